@@ -2,7 +2,8 @@
 """Groups over several hosts: makes the engines that move bytes between hosts.
 
 The ranks of a host share memory. Between hosts the group uses an engine that torch has, which is gloo: one among the
-leaders of the hosts ("line"), and one for each rail. src/hosts/hosts.h says who carries one.
+leaders of the hosts ("line"), one for each rail, and one among all ranks for messages ("mesh"). src/hosts/hosts.h
+says who carries one.
 """
 
 from __future__ import annotations
@@ -109,13 +110,15 @@ def _device(index: int) -> Any:
     return _Gloo.create_default_device(lazy_init=True)
 
 
-def _gloo(store: Any, host: int, hosts: int, index: int) -> Any:
-    """Makes gloo among `hosts` ranks, which are not waited for: it connects at its first call."""
+def _gloo(store: Any, rank: int, size: int, index: int, threads: int = 2) -> Any:
+    """Makes gloo among `size` ranks, which are not waited for: it connects at its first call."""
     options = _Gloo._Options()
     options._devices = [_device(index)]
-    options._threads = 2
+    options._threads = threads
     options._timeout = _NEVER
-    return _Gloo(store, host, hosts, options)
+    # gloo waits inside the store for addresses: on a connection of its own, where torch can make one.
+    own = store.clone() if hasattr(store, "clone") else store
+    return _Gloo(own, rank, size, options)
 
 
 def _boxed(engine: Any) -> Any:
@@ -128,17 +131,17 @@ def _place(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
-def _engines(store: Any, place: dict[str, str]) -> Iterator[Any]:
-    """The line's and the rail's engine of this rank, boxed; None for one that it does not carry."""
+def _engines(store: Any, rank: int, size: int, place: dict[str, str]) -> Iterator[Any]:
+    """The line's, the rail's and the mesh's engine of this rank, boxed; None for one that it does not carry."""
     host, hosts, local = int(place["host"]), int(place["hosts"]), int(place["local"])
     for name, carries in (("line", local == 0), ("rail", local < int(place["rails"]))):
         if not carries:
             yield None
             continue
-        # gloo waits inside the store for addresses: on a connection of its own, where torch can make one.
-        own = store.clone() if hasattr(store, "clone") else store
-        own = PrefixStore(f"{place['prefix']}/{name}/{local}", own)
-        yield _boxed(_gloo(own, host, hosts, local))
+        keys = PrefixStore(f"{place['prefix']}/{name}/{local}", store)
+        yield _boxed(_gloo(keys, host, hosts, local))
+    # (Messages need one thread of gloo's, as they do not use it.)
+    yield _boxed(_gloo(PrefixStore(f"{place['prefix']}/mesh", store), rank, size, local, threads=1))
 
 
 def _tell(options: Any, place: dict[str, str]) -> None:
@@ -180,13 +183,13 @@ def make(store: Any, rank: int, size: int, options: Any) -> Any:
     )
     place = _place(text)
     try:
-        line, rail = _engines(store, place)
+        line, rail, mesh = _engines(store, rank, size, place)
     except Exception as error:
         words = re.sub(r"^\[enforce fail at [^]]*\] .*?\. ", "", str(error).splitlines()[0])
         why = f"rank {members[rank]} cannot make the engine gloo: {words}"
         _OPERATORS.abort_hosts(group.boxed(), why)
         raise RuntimeError(f"shmcoll: {why}") from error
-    _OPERATORS.connect_hosts(group.boxed(), line, rail)
+    _OPERATORS.connect_hosts(group.boxed(), line, rail, mesh)
     if rank == 0:
         _tell(options, place)
     return group._get_backend(_CPU)

@@ -108,12 +108,12 @@ std::string meetHosts(const Group &group, int64_t timeoutMs, const c10::List<int
 
 // Hands over the engines, each in a box.
 void connectHosts(const Group &group, const std::optional<Group> &line,
-                  const std::optional<Group> &rail)
+                  const std::optional<Group> &rail, const Group &mesh)
 {
     const auto engineOf = [](const std::optional<Group> &box) {
         return box ? (*box)->getBackend(c10::DeviceType::CPU) : nullptr;
     };
-    backendOf(group).hosts()->connect(engineOf(line), engineOf(rail));
+    backendOf(group).hosts()->connect(engineOf(line), engineOf(rail), engineOf(mesh));
 }
 
 // This rank has no engine: no other rank must wait for it.
@@ -165,7 +165,9 @@ TORCH_LIBRARY(shmcoll, m)
               .c_str(),
           meetHosts);
     const std::string box = "__torch__.torch.classes.c10d.ProcessGroup? ";
-    m.def(("connect_hosts" + group + ", " + box + "line, " + box + "rail) -> ()").c_str(),
+    m.def(("connect_hosts" + group + ", " + box + "line, " + box +
+           "rail, __torch__.torch.classes.c10d.ProcessGroup mesh) -> ()")
+              .c_str(),
           connectHosts);
     m.def(("abort_hosts" + group + ", str why) -> ()").c_str(), abortHosts);
     m.def(("info" + group + ") -> str").c_str(), info);

@@ -3,7 +3,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
 #include <numeric>
+#include <set>
+#include <thread>
 
 namespace shmcoll
 {
@@ -26,7 +31,10 @@ size_t sumOf(const std::vector<int64_t> &counts)
 std::string wordsOf(const std::exception &error)
 {
     const auto *torchs = dynamic_cast<const c10::Error *>(&error);
-    return torchs != nullptr ? torchs->what_without_backtrace() : error.what();
+    std::string words = torchs != nullptr ? torchs->what_without_backtrace() : error.what();
+    if (words.rfind("[", 0) == 0) // gloo begins with a place in its source
+        words.erase(0, words.find("] ") == std::string::npos ? 0 : words.find("] ") + 2);
+    return words.substr(0, words.find(". This is typically")); // and ends with a guess
 }
 
 } // namespace
@@ -92,6 +100,154 @@ shc_fabric Engine::view()
             options.rootRank = root;
             return backend.broadcast(tensors, options);
         });
+    };
+    return view;
+}
+
+// ---- messages ----
+
+// What the threads share with the engine. The last of them frees it.
+struct P2pEngine::Shared {
+    using Start = std::function<c10::intrusive_ptr<c10d::Work>(c10d::Backend &)>;
+    struct Call {
+        Start start;
+        shc_ticket *ticket;
+    };
+
+    c10::intrusive_ptr<c10d::Backend> backend;
+    std::mutex lock; // guards what follows
+    std::condition_variable due;
+    std::deque<Call> calls;
+    std::set<c10d::Work *> underWay;
+    size_t idle = 0; // threads that wait for a call
+    bool stopped = false;
+
+    bool await(c10d::Work &work);
+    void carryOut(const Call &call);
+    void serve();
+};
+
+namespace
+{
+
+// A thread that has had no call for so long ends.
+constexpr std::chrono::seconds kIdle{10};
+
+} // namespace
+
+// Waits for the end of a call that has begun. False: it was ended because the engine is being stopped.
+bool P2pEngine::Shared::await(c10d::Work &work)
+{
+    struct Listed {
+        Listed(Shared &all, c10d::Work &one) : shared(all), work(one)
+        {
+            std::lock_guard<std::mutex> own(shared.lock);
+            goesOn = !shared.stopped;
+            shared.underWay.insert(&work);
+        }
+        ~Listed()
+        {
+            std::lock_guard<std::mutex> own(shared.lock);
+            shared.underWay.erase(&work);
+        }
+        Shared &shared;
+        c10d::Work &work;
+        bool goesOn;
+    };
+    const Listed listed(*this, work);
+    return listed.goesOn && work.wait();
+}
+
+void P2pEngine::Shared::carryOut(const Call &call)
+{
+    try {
+        const at::NoGradGuard guard;
+        const c10::intrusive_ptr<c10d::Work> work = call.start(*backend);
+        const bool ended = await(*work);
+        shc_ticket_done(call.ticket, ended ? nullptr : "the group is being closed");
+    } catch (const std::exception &error) {
+        shc_ticket_done(call.ticket, wordsOf(error).c_str());
+    } catch (...) {
+        shc_ticket_done(call.ticket, "");
+    }
+}
+
+void P2pEngine::Shared::serve()
+{
+    std::unique_lock<std::mutex> own(lock);
+    for (;;) {
+        idle++;
+        due.wait_for(own, kIdle, [this] { return stopped || !calls.empty(); });
+        idle--;
+        if (calls.empty())
+            return;
+        const Call call = std::move(calls.front());
+        calls.pop_front();
+        own.unlock();
+        carryOut(call);
+        own.lock();
+    }
+}
+
+P2pEngine::P2pEngine(c10::intrusive_ptr<c10d::Backend> backend)
+    : shared_(std::make_shared<Shared>())
+{
+    shared_->backend = std::move(backend);
+}
+
+P2pEngine::~P2pEngine()
+{
+    shc_p2p_fabric own = view();
+    own.stop(own.ctx);
+}
+
+shc_p2p_fabric P2pEngine::view()
+{
+    static const auto post = [](void *ctx, Shared::Start start, shc_ticket *ticket) {
+        const std::shared_ptr<Shared> shared = static_cast<P2pEngine *>(ctx)->shared_;
+        std::lock_guard<std::mutex> own(shared->lock);
+        if (shared->stopped)
+            return ESHUTDOWN;
+        try {
+            if (shared->idle <= shared->calls.size())
+                std::thread([shared] { shared->serve(); }).detach();
+            shared->calls.push_back({std::move(start), ticket});
+        } catch (...) {
+            return EAGAIN;
+        }
+        shared->due.notify_one();
+        return 0;
+    };
+    shc_p2p_fabric view{};
+    view.ctx = this;
+    view.send = [](void *ctx, const void *data, size_t bytes, int rank, uint32_t slot,
+                   shc_ticket *ticket) {
+        return post(
+            ctx,
+            [=](c10d::Backend &backend) {
+                std::vector<at::Tensor> tensors{bytesAt(data, bytes)};
+                return backend.send(tensors, rank, static_cast<int>(slot));
+            },
+            ticket);
+    };
+    view.receive = [](void *ctx, void *data, size_t bytes, int rank, uint32_t slot,
+                      shc_ticket *ticket) {
+        return post(
+            ctx,
+            [=](c10d::Backend &backend) {
+                std::vector<at::Tensor> tensors{bytesAt(data, bytes)};
+                return rank < 0 ? backend.recvAnysource(tensors, static_cast<int>(slot))
+                                : backend.recv(tensors, rank, static_cast<int>(slot));
+            },
+            ticket);
+    };
+    view.stop = [](void *ctx) {
+        Shared &shared = *static_cast<P2pEngine *>(ctx)->shared_;
+        std::lock_guard<std::mutex> own(shared.lock);
+        shared.stopped = true;
+        for (c10d::Work *work : shared.underWay)
+            work->abort();
+        shared.due.notify_all();
     };
     return view;
 }

@@ -35,4 +35,22 @@ class Engine
     std::atomic<int> underWay_{0};
 };
 
+// The same for messages. torch's Work of a message tells nobody when it ends, so each call under way has a thread that
+// waits for it.
+class P2pEngine
+{
+  public:
+    explicit P2pEngine(c10::intrusive_ptr<c10d::Backend> backend);
+    ~P2pEngine(); // leaves the backend to those of its threads that are still in a call
+    P2pEngine(const P2pEngine &) = delete;
+    P2pEngine &operator=(const P2pEngine &) = delete;
+
+    // Lives as long as the engine.
+    shc_p2p_fabric view();
+
+  private:
+    struct Shared;
+    std::shared_ptr<Shared> shared_;
+};
+
 } // namespace shmcoll

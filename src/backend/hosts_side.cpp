@@ -91,19 +91,24 @@ std::string HostsSide::place() const
 }
 
 void HostsSide::connect(c10::intrusive_ptr<c10d::Backend> line,
-                        c10::intrusive_ptr<c10d::Backend> rail)
+                        c10::intrusive_ptr<c10d::Backend> rail,
+                        c10::intrusive_ptr<c10d::Backend> mesh)
 {
     ErrorText error;
     if (line)
         line_ = new Engine(std::move(line));
     if (rail)
         rail_ = new Engine(std::move(rail));
+    mesh_ = std::make_unique<P2pEngine>(std::move(mesh));
+    const shc_p2p_fabric meshView = mesh_->view();
     const shc_fabric lineView = line_ ? line_->view() : shc_fabric{};
     const shc_fabric railView = rail_ ? rail_->view() : shc_fabric{};
     GilRelease release;
     // No watch: torch's TCPStore writes a line to stderr for each wait for a key that times out.
     shc_status status = shc_hosts_connect(hosts_, line_ ? &lineView : nullptr,
                                           rail_ ? &railView : nullptr, nullptr, error);
+    if (status == SHC_OK)
+        status = shc_hosts_connect_p2p(hosts_, &meshView, error);
     if (status == SHC_OK)
         status = shc_hosts_prove(hosts_, error);
     if (status != SHC_OK)
@@ -140,17 +145,10 @@ shc_status HostsSide::submit(const shc_op &op, const shc_request_hooks &hooks,
 
 Group HostsSide::islandFor(const std::shared_ptr<HostsSide> &side, shc_op &op)
 {
-    const char *name = shc_op_kind_name(op.kind);
-    TORCH_CHECK_TYPE(op.peer != SHC_ANY_SOURCE, "shmcoll: ", name,
-                     ": a group over several hosts receives from no unnamed rank yet; use a gloo "
-                     "group for these messages");
-    TORCH_CHECK_VALUE(op.peer >= 0 && op.peer < shc_hosts_world_size(side->hosts_),
-                      "shmcoll: ", name, ": peer ", op.peer, " is not a rank");
-    const int host = shc_hosts_host_of(side->hosts_, op.peer);
-    TORCH_CHECK_TYPE(host == side->place_.host, "shmcoll: ", name, ": rank ",
-                     shc_hosts_name_of(side->hosts_, op.peer), " is on another host (host ", host,
-                     "); messages between hosts are not there yet; use a gloo group for them");
-    op.peer = shc_hosts_local_of(side->hosts_, op.peer);
+    ErrorText error;
+    const shc_status status = shc_hosts_find_peer(side->hosts_, op.kind, &op.peer, error);
+    if (status != SHC_OK)
+        throwStatus(status, error);
     return Group(side, shc_hosts_get_island(side->hosts_));
 }
 

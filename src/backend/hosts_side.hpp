@@ -34,8 +34,9 @@ class HostsSide
     // Lines of key=value: prefix, host, hosts, local, rails, and ranks.<host> of each host.
     std::string place() const;
 
-    // Takes the engines that this rank needs, and tries them. Collective.
-    void connect(c10::intrusive_ptr<c10d::Backend> line, c10::intrusive_ptr<c10d::Backend> rail);
+    // Takes the engines that this rank needs, and tries them, except that for messages. Collective.
+    void connect(c10::intrusive_ptr<c10d::Backend> line, c10::intrusive_ptr<c10d::Backend> rail,
+                 c10::intrusive_ptr<c10d::Backend> mesh);
 
     // The group that orders the operations; keeps the side alive.
     static Group sequencerOf(const std::shared_ptr<HostsSide> &side);
@@ -47,9 +48,12 @@ class HostsSide
     shc_status submit(const shc_op &op, const shc_request_hooks &hooks, shc_request **request,
                       std::string &text);
 
-    // The group of this host's ranks, for a message to one of them; `op` names its peer there afterwards. Throws if
-    // the peer is on another host.
+    // The group of this host's ranks, which matches all messages; `op` names its peer there afterwards. Throws if the
+    // peer is no rank.
     static Group islandFor(const std::shared_ptr<HostsSide> &side, shc_op &op);
+
+    // The rank with that number there.
+    int peerOf(int number) const { return shc_hosts_peer_rank(hosts_, number); }
 
     shc_status error();
     void abort(const char *reason);
@@ -64,6 +68,7 @@ class HostsSide
     shc_hosts_place place_{};
     Engine *line_ = nullptr;
     Engine *rail_ = nullptr;
+    std::unique_ptr<P2pEngine> mesh_;
 };
 
 } // namespace shmcoll

@@ -10,12 +10,17 @@ shc_status ProcessGroupShm::runNow(const shc_op &op)
     return hosts_ ? hosts_->run(op) : shc_run(group_.get(), &op);
 }
 
-// In the group of this host's ranks.
+// In the group of this host's ranks, which knows those of other hosts, too.
 ProcessGroupShm::WorkPtr ProcessGroupShm::startMessage(const Call &call)
 {
     shc_op op = call.op;
     const Group island = HostsSide::islandFor(hosts_, op);
-    return submit(island, op, call, nullptr);
+    WorkPtr work = submit(island, op, call, nullptr);
+    if (op.kind == SHC_RECV)
+        static_cast<WorkShm *>(work.get())->nameSources([side = hosts_](int number) {
+            return side->peerOf(number);
+        });
+    return work;
 }
 
 } // namespace shmcoll

@@ -179,7 +179,8 @@ int WorkShm::sourceRank() const
     TORCH_CHECK(retrieveOpType() == c10d::OpType::RECV ||
                     retrieveOpType() == c10d::OpType::RECVANYSOURCE,
                 "shmcoll: only a receive has a source rank");
-    return shc_request_source(request_);
+    const int source = shc_request_source(request_);
+    return rankOf_ ? rankOf_(source) : source;
 }
 
 void WorkShm::synchronize()

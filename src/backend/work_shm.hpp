@@ -50,6 +50,9 @@ class WorkShm : public c10d::Work
     // knows the Work.
     void submit(const shc_op &op, HostsSide *hosts = nullptr);
 
+    // A receive of a group over several hosts: the rank with a number of its group.
+    void nameSources(std::function<int(int)> rankOf) { rankOf_ = std::move(rankOf); }
+
     bool isCompleted() override;
     bool isSuccess() const override;
     std::exception_ptr exception() const override;
@@ -70,6 +73,7 @@ class WorkShm : public c10d::Work
     std::shared_ptr<Flight> flight_;
     shc_request *request_ = nullptr;
     uint64_t sequence_ = 0;
+    std::function<int(int)> rankOf_; // empty: they are the same
 };
 
 // In a forked child: the parent's are not its own, and the lock of their list may be held for ever.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from typing import Any
 
@@ -140,19 +141,53 @@ def check_groups(rank: int) -> None:
 
 
 def check_messages(rank: int) -> None:
-    """Ranks of one host may send; between hosts there is a named error, and the group goes on."""
+    """Messages between ranks of one host and of two, short and long, named and from any rank, and their errors."""
+    after, before = (rank + 1) % WORLD, (rank - 1) % WORLD
+    for count in (0, 1, 200, 3000, 400_001):
+        given, taken = torch.full((count,), float(rank)), torch.zeros(count, 2)[:, 0]
+        ops = [
+            dist.P2POp(dist.isend, given, after, tag=3),
+            dist.P2POp(dist.irecv, taken, before, tag=3),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+        assert (taken == before).all()
     t = torch.full((5,), float(rank))
-    if rank % 2 == 0:
-        dist.send(t, rank + 1)
+    if rank == 2:
+        senders = [dist.recv(t) for _ in range(WORLD - 1)]
+        assert sorted(senders) == [0, 1, 3] and t[0] == senders[-1]
+        works = [dist.irecv(t, source, tag=1) for source in (0, 1)]
+        assert [work.wait() and work._source_rank() for work in works] == [0, 1]
     else:
-        dist.recv(t, rank - 1)
-        assert (t == rank - 1).all()
-    with pytest.raises(
-        TypeError, match="messages between hosts are not there yet; use a gloo group"
-    ):
-        dist.send(t, (rank + 2) % WORLD)
-    with pytest.raises(TypeError, match="receives from no unnamed rank yet"):
-        dist.recv(t)
+        dist.send(t, 2)
+        if rank != 3:
+            dist.send(t, 2, tag=1)
+    if rank == 0:
+        with pytest.raises(ValueError, match="7"):
+            dist.send(t, 7)
+        with pytest.raises(
+            RuntimeError, match=r"the recv of rank 3 \(host 1\) that matches it is of another"
+        ):
+            dist.send(torch.ones(5000), 3)
+    if rank == 3:
+        with pytest.raises(
+            RuntimeError, match=r"the send of rank 0 \(host 0\) that matches it is of another"
+        ):
+            dist.recv(t, 0)
+    if rank == 1:
+        late = dist.irecv(t, 3)
+        assert late is not None
+        with pytest.raises(RuntimeError, match=r"the matching send of rank 3 \(host 1\)"):
+            late.wait(seconds(0.1))
+    dist.barrier()
+    if rank == 3:
+        dist.send(t, 1)
+        dist.send_object_list([{"a": 1}, "x" * 5000], 1)
+    if rank == 1:
+        late.wait()
+        objects: list[Any] = [None, None]
+        dist.recv_object_list(objects, 3)
+        assert objects == [{"a": 1}, "x" * 5000]
 
 
 def check_describe(rank: int) -> None:
@@ -243,6 +278,28 @@ def test_a_late_call_says_which_host_it_waits_for() -> None:
     assert all(outcome.ok for outcome in ended), ended
     line = r'all_reduce #2 \(float32\[3\], sum\) on "0" has waited .* for host 1 \(ranks 2-3\)'
     assert re.search(line, ended[0].output), ended[0].output
+
+
+@pytest.mark.parametrize("victim", [2, 3])
+def test_a_death_ends_messages_on_the_other_host(victim: int) -> None:
+    def body(rank: Rank) -> str:
+        rank.init(timeout=seconds(60))
+        if rank.rank == victim:
+            time.sleep(0.3)
+            os.kill(os.getpid(), signal.SIGKILL)
+        while rank.rank > 1:  # it calls nothing
+            time.sleep(0.05)
+            if rank.store.add("ended", 0) == 2:
+                return ""
+        with pytest.raises(RuntimeError) as caught:
+            dist.recv(torch.ones(3), victim)
+        rank.store.add("ended", 1)
+        return str(caught.value)
+
+    ended = outcomes(WORLD, body, env=FAKE, limit=50)
+    for outcome in ended[:2]:
+        assert outcome.ok and f"rank {victim}" in outcome.value, outcome
+        assert "died" in outcome.value, outcome.value
 
 
 @pytest.mark.parametrize("bad", [0, 3])
