@@ -70,14 +70,18 @@ def _enter() -> None:
 
 
 def _is_on(variable: str, default: str) -> bool:
+    return _value(variable, default, "0", "1") == "1"
+
+
+def _value(variable: str, default: str, *values: str) -> str:
     """A wrong value is ignored, and said, as the library does it with other variables."""
     said = os.environ.get(variable) or default
-    if said not in ("0", "1"):
+    if said not in values:
         if variable not in _complained_of:
-            _complain(f"{variable}={said} is not one of 0|1; ignored")
+            _complain(f"{variable}={said} is not one of {'|'.join(values)}; ignored")
         _complained_of.add(variable)
         said = default
-    return said == "1"
+    return said
 
 
 _complained_of: set[str] = set()
@@ -89,15 +93,16 @@ def _complain(text: str) -> None:
 
 
 def take_gloos_place_if_asked() -> None:
-    """SHMCOLL_FOR_GLOO=1. What is wrong with that is said; it must break no import."""
-    if not _is_on("SHMCOLL_FOR_GLOO", "0"):
+    """SHMCOLL_FOR_GLOO=1, or hosts. What is wrong with that is said; it must break no import."""
+    mode = _value("SHMCOLL_FOR_GLOO", "0", "0", "1", "hosts")
+    if mode == "0":
         return
     try:
         from shmcoll import use_for_gloo
 
-        use_for_gloo()
+        use_for_gloo(hosts=mode == "hosts")
     except Exception as error:
-        _complain(f"SHMCOLL_FOR_GLOO=1 has no effect: {error}")
+        _complain(f"SHMCOLL_FOR_GLOO={mode} has no effect: {error}")
 
 
 class _Watch:

@@ -79,12 +79,17 @@ def build_info() -> dict[str, str]:
     return {**build_facts(), **core}
 
 
-def use_for_gloo() -> None:
+def use_for_gloo(hosts: bool = False) -> None:
     """From now on, groups of this process that ask for gloo get shmcoll if all their ranks share memory.
 
     The other groups get real gloo. The ranks decide per group, all alike. All ranks must call it, before
     they make the same group; ``SHMCOLL_FOR_GLOO=1`` does the same at ``import torch``. Groups that exist
-    stay what they are. A second call does nothing. There is no way back.
+    stay what they are. There is no way back.
+
+    Args:
+        hosts: groups over several hosts get shmcoll, too, with gloo between the hosts;
+            ``SHMCOLL_FOR_GLOO=hosts`` does the same. If ranks differ about it, what the first one of a
+            group says holds for all of them.
 
     Raises:
         ImportError: torch is not installed, has no torch.distributed or no gloo, or shmcoll is not built
@@ -109,7 +114,7 @@ def use_for_gloo() -> None:
         raise ImportError("shmcoll.use_for_gloo() needs a torch with gloo; this one has none")
     from shmcoll._for_gloo import install
 
-    install()
+    install(hosts)
 
 
 # name -> the module that has it

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Gives groups that ask for gloo shared memory, where all their ranks have it: SHMCOLL_FOR_GLOO.
+"""Gives groups that ask for gloo shared memory, where their ranks have it: SHMCOLL_FOR_GLOO.
 
 torch makes such a group by calling ``ProcessGroupGloo(store, rank, size, timeout)``, and so do programs.
 A subclass takes that name. Its call makes a group of shmcoll whose backend says "gloo", or returns a
@@ -42,6 +42,10 @@ _PREFIX = "for_gloo"
 # The address of a rank, as gloo reads it out of the store: no host, no address. gloo refuses it at once.
 _NO_ADDRESS = struct.pack("=QQ", 0, 0)
 
+# Where ranks agree whether groups over several hosts are shmcoll's: the first one that comes says it.
+_MODE, _ON_ONE_HOST, _ON_ANY_HOSTS = f"{_PREFIX}/mode", "1", "hosts"
+
+_mode = _ON_ONE_HOST
 _now = threading.local()  # .name and .ranks of the group that torch makes in this thread
 _has_told = False
 
@@ -90,9 +94,24 @@ def _cannot_load(wish: _Wish, error: Exception) -> str:
     return why
 
 
+def _over_hosts(wish: _Wish, options: Any, why: str) -> Any:
+    """Makes a group whose ranks do not all share memory, as the first of them says that it should be."""
+    from shmcoll import _backend, _hosts
+
+    mode = wish.store.compare_set(_MODE, "", _mode).decode()
+    if mode != _mode:
+        say("warn", f'group "{wish.name}": the ranks differ about SHMCOLL_FOR_GLOO; {mode} holds')
+    if mode != _ON_ANY_HOSTS:
+        return _real_gloo(wish, why)
+    _backend._prepare(wish.rank, options)
+    made = _hosts.make(wish.store, wish.rank, wish.size, options)
+    _tell(wish, "shmcoll, over several hosts")
+    return made
+
+
 def _make(wish: _Wish) -> Any:
     try:
-        from shmcoll import _backend, _glue
+        from shmcoll import _backend, _glue, _hosts
 
         if is_python(_glue.glue):
             raise ImportError("the glue in Python cannot take gloo's place")
@@ -101,17 +120,23 @@ def _make(wish: _Wish) -> Any:
         return _real_gloo(wish, _cannot_load(wish, error))
     options.group_name = wish.name
     options.global_ranks_in_group = wish.ranks
+    if _hosts.are_faked(wish.ranks):
+        return _over_hosts(wish, options, "SHMCOLL_FAKE_HOSTS says that it is on several hosts")
     try:
         made = _backend.make(wish.store, wish.rank, wish.size, options)
     except RuntimeError as error:
         status = _glue.glue.shc_error_status()
-        if status in _WITHOUT_MEMORY:
-            return _real_gloo(wish, str(error).splitlines()[0].removeprefix("shmcoll: "))
+        why = str(error).splitlines()[0].removeprefix("shmcoll: ")
         if status == _MISMATCH:
             _tell_outsiders(wish)
-        raise
-    _tell(wish, "shmcoll")
-    return made
+        if status not in _WITHOUT_MEMORY:
+            raise
+        if status != _UNREACHABLE:
+            return _real_gloo(wish, why)
+    else:
+        _tell(wish, "shmcoll")
+        return made
+    return _over_hosts(wish, options, why)
 
 
 def _most_ranks() -> int:
@@ -130,6 +155,8 @@ def _wish(
     if not isinstance(timeout, datetime.timedelta) or not 0 <= rank < size:
         return None
     wish = _Wish(store, rank, size, timeout, name, ranks if len(ranks) == size else [*range(size)])
+    if _mode == _ON_ANY_HOSTS:
+        return wish
     with contextlib.suppress(ImportError):  # then _make() tells the others
         if size > _most_ranks():
             _tell(
@@ -216,8 +243,16 @@ def _knowing_names(helper: Callable[..., Any]) -> Callable[..., Any]:
     return with_names
 
 
-def install() -> None:
-    """Takes gloo's place in this process; once it has, does nothing."""
+def real_gloo() -> Any:
+    """torch's own class."""
+    return _Real
+
+
+def install(hosts: bool) -> None:
+    """Takes gloo's place in this process, with `hosts` also for groups over several hosts."""
+    global _mode
+    if hosts:
+        _mode = _ON_ANY_HOSTS
     if _c10d.ProcessGroupGloo is ProcessGroupGloo:
         return
     for module in (_c10d, dist, sys.modules["torch._C._distributed_c10d"]):

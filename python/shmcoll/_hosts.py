@@ -13,6 +13,7 @@ import datetime
 import os
 import pathlib
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -27,7 +28,13 @@ from shmcoll._log import say
 _CPU = torch.device("cpu")
 _OPERATORS: Any = torch.ops.shmcoll
 _ProcessGroup: Any = ProcessGroup  # its stubs lack one form of the constructor
-_Gloo: Any = getattr(dist, "ProcessGroupGloo", None)
+
+
+def _gloos_class() -> Any:
+    """torch's own, also where groups that ask for gloo get shmcoll; None: this torch has none."""
+    in_place = sys.modules.get("shmcoll._for_gloo")
+    return in_place.real_gloo() if in_place else getattr(dist, "ProcessGroupGloo", None)
+
 
 # gloo's own time-out would end all calls of an engine for ever. The group has its own.
 _NEVER = datetime.timedelta(days=3650)
@@ -106,19 +113,20 @@ def _device(index: int) -> Any:
     """A network interface for gloo: of those that GLOO_SOCKET_IFNAME lists, the rails take turns."""
     names = [name for name in os.environ.get("GLOO_SOCKET_IFNAME", "").split(",") if name]
     if names:
-        return _Gloo.create_device(interface=names[index % len(names)], lazy_init=True)
-    return _Gloo.create_default_device(lazy_init=True)
+        return _gloos_class().create_device(interface=names[index % len(names)], lazy_init=True)
+    return _gloos_class().create_default_device(lazy_init=True)
 
 
 def _gloo(store: Any, rank: int, size: int, index: int, threads: int = 2) -> Any:
     """Makes gloo among `size` ranks, which are not waited for: it connects at its first call."""
-    options = _Gloo._Options()
+    gloo = _gloos_class()
+    options = gloo._Options()
     options._devices = [_device(index)]
     options._threads = threads
     options._timeout = _NEVER
     # gloo waits inside the store for addresses: on a connection of its own, where torch can make one.
     own = store.clone() if hasattr(store, "clone") else store
-    return _Gloo(own, rank, size, options)
+    return gloo(own, rank, size, options)
 
 
 def _boxed(engine: Any) -> Any:
@@ -165,7 +173,7 @@ def make(store: Any, rank: int, size: int, options: Any) -> Any:
         raise ValueError(
             "shmcoll: a group over several hosts needs the compiled glue, not the one in Python"
         )
-    if _Gloo is None:
+    if _gloos_class() is None:
         raise ValueError(
             'shmcoll: a group over several hosts needs the engine "gloo", which this torch lacks'
         )

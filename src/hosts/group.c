@@ -160,7 +160,8 @@ enum shc_status shc_hosts_make_island(struct shc_hosts *hosts, const struct shc_
     char name[sizeof hosts->name + 32];
     snprintf(name, sizeof name, "%s on host %d", hosts->name, hosts->host);
     island.name = name;
-    island.description = NULL; /* it is the group's, not this part's */
+    island.outsider_prefix = NULL; /* ranks have other numbers there */
+    island.description = NULL;     /* it is the group's, not this part's */
     island.rank = hosts->local;
     island.world_size = shc_hosts_plan_size(plan, hosts->host);
     for (int i = 0; i < island.world_size; i++)

@@ -105,8 +105,8 @@ void run_messages(const Labels &labels, const std::function<void(Group &)> &body
     run_hosts(labels, network, body, over(mesh));
 }
 
-const size_t kLengths[] = {0,    1,          8, SHC_REMOTE_EAGER_BYTES, SHC_REMOTE_EAGER_BYTES + 1,
-                           4096, 1300 * 1024};
+const size_t kLengths[] = {0, 1, 8, SHC_REMOTE_EAGER_BYTES, SHC_REMOTE_EAGER_BYTES + 1, 4096};
+constexpr size_t kLong = 520 * 1024; // more than a chunk;
 
 } // namespace
 
@@ -119,24 +119,25 @@ TEST_P(EveryMap, EachPairOfRanks)
 {
     const int world = static_cast<int>(GetParam().labels.size());
     run_messages(GetParam().labels, [&](Group &group) {
-        std::deque<Message> all;
+        std::deque<Message> sent, received;
+        const auto exchange = [&](int to, int from, size_t length) {
+            const int tag = static_cast<int>(length % 1000);
+            received.emplace_back(group, SHC_RECV, from, tag, Bytes(length, 0), from % 2 == 0);
+            sent.emplace_back(group, SHC_SEND, to, tag, bytes_of(group.rank, to, length),
+                              group.rank % 2 == 0);
+        };
         for (const size_t length : kLengths)
-            for (int peer = 0; peer < world; peer++) {
-                const int tag = static_cast<int>(length % 1000);
-                all.emplace_back(group, SHC_RECV, peer, tag, Bytes(length, 0), peer % 2 == 0);
-                all.emplace_back(group, SHC_SEND, peer, tag, bytes_of(group.rank, peer, length),
-                                 group.rank % 2 == 0);
-            }
-        size_t at = 0;
-        for (const size_t length : kLengths)
-            for (int peer = 0; peer < world; peer++) {
-                Message &received = all[at++], &sent = all[at++];
-                EXPECT_EQ(received.wait(), SHC_OK) << received.text;
-                EXPECT_EQ(sent.wait(), SHC_OK) << sent.text;
-                EXPECT_EQ(received.source(), peer);
-                EXPECT_EQ(received.data.values(), bytes_of(peer, group.rank, length));
-                EXPECT_TRUE(received.data.is_tidy());
-            }
+            for (int peer = 0; peer < world; peer++)
+                exchange(peer, peer, length);
+        exchange((group.rank + 1) % world, (group.rank + world - 1) % world, kLong);
+        for (Message &message : sent)
+            EXPECT_EQ(message.wait(), SHC_OK) << message.text;
+        for (Message &message : received) {
+            EXPECT_EQ(message.wait(), SHC_OK) << message.text;
+            EXPECT_EQ(message.data.values(), bytes_of(message.source(), group.rank,
+                                                      static_cast<size_t>(message.data.size)));
+            EXPECT_TRUE(message.data.is_tidy());
+        }
     });
 }
 

@@ -279,6 +279,26 @@ def test_a_late_call_says_which_host_it_waits_for() -> None:
     assert re.search(line, ended[0].output), ended[0].output
 
 
+def test_groups_that_ask_for_gloo_may_be_over_hosts() -> None:
+    """If ranks differ about it, the first one's word holds for all; without it they get gloo."""
+
+    def body(rank: Rank, modes: str) -> list[Any]:
+        shmcoll.use_for_gloo(hosts=modes[rank.rank] == "h")
+        rank.init("gloo")
+        t = torch.ones(3)
+        dist.all_reduce(t)
+        assert t[0] == WORLD
+        backend: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
+        return [type(backend).__name__, backend.name()]
+
+    ours, gloos = ["ProcessGroupShm", "gloo"], ["ProcessGroupGloo", "gloo"]
+    assert run(WORLD, body, "hhhh", env=FAKE) == [ours] * WORLD
+    assert run(WORLD, body, "1111", env=FAKE) == [gloos] * WORLD
+    mixed = outcomes(WORLD, body, "1hhh", env=FAKE)
+    assert [outcome.value for outcome in mixed] in ([ours] * WORLD, [gloos] * WORLD), mixed
+    assert any("the ranks differ about SHMCOLL_FOR_GLOO" in outcome.output for outcome in mixed)
+
+
 @pytest.mark.parametrize("victim", [2, 3])
 def test_a_death_ends_messages_on_the_other_host(victim: int) -> None:
     def body(rank: Rank) -> str:

@@ -496,7 +496,7 @@ def test_values_of_the_variable() -> None:
         return found
 
     off = "pybind11_type"
-    wrong = "SHMCOLL_FOR_GLOO=yes is not one of 0|1; ignored"
+    wrong = "SHMCOLL_FOR_GLOO=yes is not one of 0|1|hosts; ignored"
     assert ranks.run(1, body) == [[(off, ""), (off, ""), (off, wrong), ("_Chooser", "")]]
 
 
@@ -525,7 +525,7 @@ _shmcoll_autoload.register_now_or_later()
 """
     done = alone(script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert done.stdout == "_Chooser\n", done.stderr
-    assert done.stderr == "shmcoll: SHMCOLL_FOR_GLOO=yes is not one of 0|1; ignored\n"
+    assert done.stderr == "shmcoll: SHMCOLL_FOR_GLOO=yes is not one of 0|1|hosts; ignored\n"
 
 
 def test_without_torch_or_gloo_it_says_so() -> None:
