@@ -3,6 +3,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/record_function.h>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -52,6 +53,7 @@ int Engine::begin(shc_ticket *ticket, Start start)
     underWay_++;
     try {
         const at::NoGradGuard guard;
+        const at::DisableRecordFunctionGuard unseen; // a profile shows the group's calls
         const c10::intrusive_ptr<c10d::Work> work = start(*backend_);
         work->getFuture()->addCallback([this, ticket, work](c10::ivalue::Future &future) {
             if (future.hasError())
@@ -162,6 +164,7 @@ void P2pEngine::Shared::carryOut(const Call &call)
 {
     try {
         const at::NoGradGuard guard;
+        const at::DisableRecordFunctionGuard unseen;
         const c10::intrusive_ptr<c10d::Work> work = call.start(*backend);
         const bool ended = await(*work);
         shc_ticket_done(call.ticket, ended ? nullptr : "the group is being closed");

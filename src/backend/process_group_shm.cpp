@@ -589,7 +589,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::recv(Tensors &tensors, int peer, int t
 ProcessGroupShm::WorkPtr ProcessGroupShm::recvAnysource(Tensors &tensors, int tag)
 {
     return transfer(SHC_RECV, tensors, SHC_ANY_SOURCE, tag, c10d::OpType::RECVANYSOURCE,
-                    "shmcoll:recvAnySource");
+                    TITLE("recvAnySource"));
 }
 
 } // namespace shmcoll
