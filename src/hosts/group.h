@@ -148,6 +148,9 @@ SHC_NODISCARD SHC_COLD enum shc_status shc_hosts_fail(struct shc_hosts *hosts,
                                                       enum shc_status status, const char *format,
                                                       ...) SHC_PRINTF(3, 4);
 
+/* The first operation of the island in a call: who is missing is not there yet. */
+SHC_NODISCARD enum shc_status shc_hosts_island_first(struct shc_hosts *hosts, struct shc_op *op);
+
 /* Runs an operation of the island. Its time is what is left, and a little more: a rank that waits for another host
  * names it before the others of its island give up. */
 SHC_NODISCARD enum shc_status shc_hosts_island(struct shc_hosts *hosts, struct shc_op *op);

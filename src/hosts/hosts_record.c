@@ -175,7 +175,7 @@ enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
     struct shc_op op = {.kind = SHC_ALL_GATHER, .dtype = SHC_UINT8};
     op.input = (struct shc_tensors){&in, 1};
     op.output = (struct shc_tensors){&out, 1};
-    SHC_TRY(shc_hosts_island(hosts, &op));
+    SHC_TRY(shc_hosts_island_first(hosts, &op));
     hosts->sizes = (struct shc_hosts_sizes){.least = UINT64_MAX};
     for (int local = 0; local < ranks; local++) {
         memcpy(&other, hosts->stage.said + (size_t)local * sizeof other, sizeof other);
