@@ -191,6 +191,12 @@ LONG_LANES = {
         Lane(
             "torch-gloo", files=("tests/torch_suite",), options=("--backend=for-gloo",), calm=True
         ),
+        Lane(
+            "torch-hosts",
+            files=("tests/torch_suite",),
+            options=("--backend=over-hosts", "--worlds=3,4"),
+            calm=True,
+        ),
     ),
     "hosts": (Lane("hosts", files=("tests/hosts",), waits=True),),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),

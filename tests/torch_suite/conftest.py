@@ -20,7 +20,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--backend",
         default="shmcoll",
-        help="gloo: what torch's own backend does; for-gloo: shmcoll in its place",
+        help="gloo: what torch's own backend does; for-gloo: shmcoll in its place; over-hosts: the same, "
+        "with half of the ranks on another host",
     )
 
 

@@ -146,7 +146,7 @@ def skipped(world: int) -> dict[str, list[str]]:
 
 
 def name_for(test: str, backend: str) -> str:
-    if backend == "for-gloo":
+    if backend in ("for-gloo", "over-hosts"):
         return "gloo"
     return TwoNames(backend) if test in lists.ASKS_FOR_GLOO else backend
 
@@ -177,6 +177,9 @@ def be_rank(rank: ranks.Rank, gate: Gate, test: str, backend: str) -> None:
     )
     if backend == "for-gloo":
         shmcoll.use_for_gloo()
+    if backend == "over-hosts":
+        os.environ.update(SHMCOLL_FAKE_HOSTS=f"2x{(gate.world + 1) // 2}", GLOO_SOCKET_IFNAME="lo")
+        shmcoll.use_for_gloo(hosts=True)
     prepare(gate.module, name_for(test, backend))
     gate.module.INIT_METHOD = f"file://{scratch / 'again'}"
     _, pipe = multiprocessing.Pipe()
