@@ -220,7 +220,7 @@ def extension() -> object:
         link += [compilers_library("libstdc++.so.6"), compilers_library("libgcc_s.so.1")]
     made = CppExtension(
         "shmcoll._C",
-        ["src/backend/bindings.cpp", "src/backend/single_threaded.cpp"],
+        [f"src/backend/{name}.cpp" for name in ("bindings", "direct", "single_threaded")],
         include_dirs=[str(ROOT / "src")],
         library_dirs=list(map(str, LIBRARY_FOLDERS)),
         libraries=[glue_of(str(pathlib.Path(torch.__file__).parent)), "shmcoll", "shmcoll_cuda"],

@@ -18,6 +18,9 @@ the library:
     on_late             calls a function when a rank waits too long
     dump                writes the last calls of this process to a file
     use_for_gloo        from now on, groups that ask for gloo get shared memory where they can
+    all_reduce, broadcast, all_gather_into, reduce_scatter_into, all_to_all, barrier
+                        direct calls: as in torch.distributed, without its dispatcher
+    direct              the same as methods of one group, for loops
     build_info          how the library was built
     Description, GpuDescription, InternalDescription
                         the types of what describe() returns
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
     from shmcoll._C import Options
     from shmcoll._backend import create_backend, describe, monitored_barrier
     from shmcoll._events import on_late
+    from shmcoll._direct import Direct, direct, all_reduce, broadcast, barrier
+    from shmcoll._direct import all_gather_into, all_to_all, reduce_scatter_into
     from shmcoll._describe import Description, GpuDescription, InternalDescription
     from shmcoll._dump import dump
 
@@ -39,15 +44,23 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Description",
+    "Direct",
     "GpuDescription",
     "InternalDescription",
     "Options",
+    "all_gather_into",
+    "all_reduce",
+    "all_to_all",
+    "barrier",
+    "broadcast",
     "build_info",
     "create_backend",
     "describe",
+    "direct",
     "dump",
     "monitored_barrier",
     "on_late",
+    "reduce_scatter_into",
     "use_for_gloo",
     "__version__",
 ]
@@ -120,14 +133,22 @@ def use_for_gloo(hosts: bool = False) -> None:
 # name -> the module that has it
 _HOMES = {
     "Description": "_describe",
+    "Direct": "_direct",
     "GpuDescription": "_describe",
     "InternalDescription": "_describe",
     "Options": "_glue",
+    "all_gather_into": "_direct",
+    "all_reduce": "_direct",
+    "all_to_all": "_direct",
+    "barrier": "_direct",
+    "broadcast": "_direct",
     "create_backend": "_backend",
     "describe": "_backend",
+    "direct": "_direct",
     "dump": "_dump",
     "monitored_barrier": "_backend",
     "on_late": "_events",
+    "reduce_scatter_into": "_direct",
 }
 
 if not TYPE_CHECKING:  # for a type checker every name would exist

@@ -29,7 +29,7 @@ if TYPE_CHECKING or (not is_python(glue) and _has_module()):
         _C = importlib.import_module("shmcoll._C")
     except ImportError as error:
         raise not_loaded(error) from error
-    from shmcoll._C import Options, ProcessGroupShm as make
+    from shmcoll._C import Options, ProcessGroupShm as make, _direct as direct
 
     def info(backend: Any) -> str:
         """The lines of key=value about a group."""
@@ -38,10 +38,12 @@ if TYPE_CHECKING or (not is_python(glue) and _has_module()):
 
     NAME = f"{minor(torch.__version__)}, with shmcoll._C"
 elif is_python(glue):
+    from shmcoll._methods import Methods as direct
     from shmcoll._python_glue import Options, info, make
 
     NAME = "Python"
 else:
+    from shmcoll._methods import Methods as direct
     from shmcoll._operators import Options, info, make
 
     NAME = f"{minor(torch.__version__)}, without shmcoll._C"
@@ -65,4 +67,14 @@ else:
         glue.shmcoll_leave(forget_python)
 
 
-__all__ = ["NAME", "Options", "after_fork_in_child", "core_info", "glue", "info", "leave", "make"]
+__all__ = [
+    "NAME",
+    "Options",
+    "after_fork_in_child",
+    "core_info",
+    "direct",
+    "glue",
+    "info",
+    "leave",
+    "make",
+]

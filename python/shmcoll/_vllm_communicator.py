@@ -1,43 +1,28 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""vLLM's CPU communicator, with tensor parallel collectives that call the backend directly.
-
-torch.distributed's functions check and look up what does not change between two calls of a model; at a few
-KiB that takes longer than the collective. In a compiled graph the operator shmcoll::all_reduce_ runs instead.
-"""
+"""vLLM's CPU communicator, whose tensor parallel collectives are direct calls (_direct.py)."""
 
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllgatherOptions, AllreduceOptions
 from vllm.distributed.device_communicators.cpu_communicator import CpuCommunicator
 
-_OPERATORS: Any = torch.ops.shmcoll
+import shmcoll
 
 
-class Direct:
+class Functions:
     """The functions of torch.distributed that CpuCommunicator calls, for one group."""
 
     def __init__(self, group: dist.ProcessGroup) -> None:
-        self.backend: Any = group._get_backend(torch.device("cpu"))
-        self.name: str = group.group_name
-        self.sum, self.gathered = AllreduceOptions(), AllgatherOptions()
-        for options in (self.sum, self.gathered):
-            options.asyncOp = False  # the call returns when it is done
+        self.direct = shmcoll.direct(group)
 
     def all_reduce(self, tensor: torch.Tensor, group: object = None) -> None:
-        if torch.compiler.is_compiling():
-            _OPERATORS.all_reduce_(tensor, self.name)
-        else:
-            self.backend.allreduce([tensor], self.sum)
+        self.direct.all_reduce(tensor)
 
     def all_gather_into_tensor(
-        self, output: torch.Tensor, tensor: torch.Tensor, group: Any = None
+        self, output: torch.Tensor, tensor: torch.Tensor, group: object = None
     ) -> None:
-        if torch.compiler.is_compiling():
-            dist.all_gather_into_tensor(output, tensor, group=group)
-        else:
-            self.backend._allgather_base(output, tensor, self.gathered)
+        self.direct.all_gather_into(output, tensor)
 
     def gather(
         self, tensor: torch.Tensor, outputs: list[torch.Tensor] | None, dst: int, group: Any = None
@@ -64,4 +49,4 @@ class Communicator(CpuCommunicator):  # type: ignore[misc]
         super().__init__(cpu_group, device, device_group, shown, **options)
         self.unique_name = unique_name
         if ours and device_group is not None:
-            self.dist_module = Direct(device_group)
+            self.dist_module = Functions(device_group)

@@ -6,7 +6,6 @@
 #include "backend/process_group_shm.hpp"
 #include "backend/python.hpp"
 
-#include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
 
@@ -134,22 +133,6 @@ void checkOptions(int64_t timeoutMs, const std::string &tuning)
     options.check();
 }
 
-// torch.compile cannot follow a method of a backend; it can follow an operator. The group goes by its name
-// because a graph holds no group.
-void allReduce(at::Tensor &tensor, const std::string &group)
-{
-    const auto backend = c10d::resolve_process_group(group)->getBackend(c10::DeviceType::CPU);
-    std::vector<at::Tensor> tensors{tensor};
-    c10d::AllreduceOptions options;
-    options.asyncOp = false;
-    const auto work = backend->allreduce(tensors, options);
-    if (work)
-        work->wait();
-}
-
-// What torch runs to learn the shapes of a graph: the tensor's shape stays.
-void allReduceShapes(at::Tensor & /*tensor*/, const std::string & /*group*/) {}
-
 } // namespace
 
 TORCH_LIBRARY(shmcoll, m)
@@ -172,17 +155,6 @@ TORCH_LIBRARY(shmcoll, m)
     m.def(("abort_hosts" + group + ", str why) -> ()").c_str(), abortHosts);
     m.def(("info" + group + ") -> str").c_str(), info);
     m.def("check_options(int timeout_ms, str tuning) -> ()", checkOptions);
-    m.def("all_reduce_(Tensor(a!) tensor, str group_name) -> ()");
-}
-
-TORCH_LIBRARY_IMPL(shmcoll, CPU, m)
-{
-    m.impl("all_reduce_", allReduce);
-}
-
-TORCH_LIBRARY_IMPL(shmcoll, Meta, m)
-{
-    m.impl("all_reduce_", allReduceShapes);
 }
 
 } // namespace shmcoll

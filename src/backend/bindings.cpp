@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The module shmcoll._C: the glue's classes for one version of Python and one of torch. Without it the
 // operators of api.cpp do the same.
-#include "backend/process_group_shm.hpp"
+#include "backend/direct.hpp"
 #include "backend/python.hpp"
 
 #include <pybind11/chrono.h>
@@ -110,5 +110,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
     py::module_::import("torch.distributed"); // the base classes
     bindOptions(m);
     bindBackend(m);
+    shmcoll::bindDirect(m);
     shmcoll::setPythonErrorThrower([] { throw py::error_already_set(); });
 }

@@ -9,9 +9,6 @@
 #include <ATen/record_function.h>
 #include <cxxabi.h>
 
-// The name of an operation in a profile.
-#define TITLE(name) (forGloo_ ? "gloo:" name : "shmcoll:" name)
-
 namespace shmcoll
 {
 
@@ -150,6 +147,12 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::broadcast(Tensors &tensors,
 {
     TORCH_CHECK_VALUE(tensors.size() == 1, "shmcoll: broadcast takes one tensor, not ",
                       tensors.size());
+    return broadcastOne(tensors, options);
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::broadcastOne(at::TensorList tensors,
+                                                       const c10d::BroadcastOptions &options)
+{
     TensorViews views(tensors, "broadcast");
     shc_op op = describe(SHC_BROADCAST, options.timeout);
     setDtype(op, tensors[0].scalar_type());
@@ -158,7 +161,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::broadcast(Tensors &tensors,
     return run({op, tensors, {}, options.asyncOp, c10d::OpType::BROADCAST, TITLE("broadcast")});
 }
 
-ProcessGroupShm::WorkPtr ProcessGroupShm::reduceAll(Tensors &tensors,
+ProcessGroupShm::WorkPtr ProcessGroupShm::reduceAll(at::TensorList tensors,
                                                     const c10d::AllreduceOptions &options,
                                                     c10d::OpType type, const char *title)
 {

@@ -14,6 +14,9 @@
 #include <ATen/record_function.h>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+// The name of an operation in a profile.
+#define TITLE(name) (forGloo_ ? "gloo:" name : "shmcoll:" name)
+
 namespace shmcoll
 {
 
@@ -156,6 +159,16 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     WorkPtr recv(Tensors &tensors, int peer, int tag) override;
     WorkPtr recvAnysource(Tensors &tensors, int tag) override;
 
+    // Direct calls: the same operations, with the group's time-out, for a caller that has no list and no
+    // options. They return when the operation is done.
+    void allReduceNow(const at::Tensor &tensor, const c10d::ReduceOp &reduceOp);
+    void broadcastNow(const at::Tensor &tensor, int root); // a rank of the group
+    void allGatherNow(const at::Tensor &output, const at::Tensor &input);
+    void reduceScatterNow(const at::Tensor &output, const at::Tensor &input,
+                          const c10d::ReduceOp &reduceOp);
+    void allToAllNow(at::Tensor &output, at::Tensor &input);
+    void barrierNow();
+
     // For operations that begin after it; 0: no limit. If it is negative, throws and changes nothing.
     void changeTimeout(std::chrono::milliseconds timeout);
 
@@ -185,8 +198,9 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     void takeDescription();
     int64_t globalRank(int64_t rank) const; // its number in the job
     WorkPtr startInside(Section &section, const Call &call);
-    WorkPtr reduceAll(Tensors &tensors, const c10d::AllreduceOptions &options, c10d::OpType type,
-                      const char *title);
+    WorkPtr broadcastOne(at::TensorList tensors, const c10d::BroadcastOptions &options);
+    WorkPtr reduceAll(at::TensorList tensors, const c10d::AllreduceOptions &options,
+                      c10d::OpType type, const char *title);
     WorkPtr gatherAll(at::TensorList outputs, at::TensorList inputs,
                       const c10d::AllgatherOptions &options, c10d::OpType type, const char *title,
                       shc_op_kind kind = SHC_ALL_GATHER, Step step = &ProcessGroupShm::run);

@@ -97,14 +97,14 @@ def test_vllm_finds_the_plugin() -> None:
 def test_its_communicator_gives_what_torch_gives() -> None:
     def body(rank: Rank) -> list[Any]:
         sys.modules.update(stand_in()[1])
-        from shmcoll._vllm_communicator import Communicator, Direct
+        from shmcoll._vllm_communicator import Communicator, Functions
 
         rank.init()
         group: Any = dist.group.WORLD
         made = Communicator(group, None, group, "tp:0")
         others = Communicator(group, None, group, "pp:0")
         ways: Any = made.dist_module
-        assert isinstance(ways, Direct) and made.made_for == "shmcoll tp:0"
+        assert isinstance(ways, Functions) and made.made_for == "shmcoll tp:0"
         assert others.dist_module is dist and others.made_for == "pp:0"
 
         @torch.compile(fullgraph=True, backend="aot_eager")

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Direct calls in a graph of torch.compile.
+
+Dynamo follows these functions to the operators of src/backend/compiled.cpp. With the glue in Python there
+are none, and a graph has what it has for the functions of torch.distributed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from shmcoll import _glue, _load
+
+_HAS_OPERATORS = not _load.is_python(_glue.glue)
+_OPERATORS: Any = torch.ops.shmcoll
+_NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
+_TEXTS: dict[Any, str] = {getattr(dist.ReduceOp, name): name.lower() for name in _NAMES}
+
+with torch.inference_mode(False):
+    # Each operator says that it writes to it, so they keep their order.
+    _ORDER = torch.zeros(1, dtype=torch.uint8, device="cpu")
+
+
+def _name(group: Any) -> str:
+    """The group's name, by which a graph knows it."""
+    from torch.distributed._functional_collectives import _resolve_group_name
+
+    world: Any = dist.group.WORLD
+    return _resolve_group_name(world if group is None else group)
+
+
+def all_reduce(tensor: torch.Tensor, op: Any, group: Any) -> None:
+    if _HAS_OPERATORS:
+        _OPERATORS.all_reduce_(tensor, _ORDER, _TEXTS[op], _name(group))
+    else:
+        dist.all_reduce(tensor, op, group)
+
+
+def broadcast(tensor: torch.Tensor, src: int, group: Any) -> None:
+    if _HAS_OPERATORS:
+        root = dist.get_process_group_ranks(group).index(src)
+        _OPERATORS.broadcast_(tensor, _ORDER, root, _name(group))
+    else:
+        dist.broadcast(tensor, src, group)
+
+
+def all_gather_into(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
+    if _HAS_OPERATORS:
+        _OPERATORS.all_gather_into_(output, input, _ORDER, _name(group))
+    else:
+        dist.all_gather_into_tensor(output, input, group)
+
+
+def reduce_scatter_into(output: torch.Tensor, input: torch.Tensor, op: Any, group: Any) -> None:
+    if _HAS_OPERATORS:
+        _OPERATORS.reduce_scatter_into_(output, input, _ORDER, _TEXTS[op], _name(group))
+    else:
+        dist.reduce_scatter_tensor(output, input, op, group)
+
+
+def all_to_all(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
+    if _HAS_OPERATORS:
+        _OPERATORS.all_to_all_(output, input, _ORDER, _name(group))
+    else:
+        dist.all_to_all_single(output, input, group=group)
+
+
+def barrier(group: Any) -> None:
+    if _HAS_OPERATORS:
+        _OPERATORS.barrier_(_ORDER, _name(group))
+    else:
+        dist.barrier(group)
