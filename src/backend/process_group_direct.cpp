@@ -35,10 +35,11 @@ class EvenBlocks
     EvenBlocks(const EvenBlocks &) = delete;
     EvenBlocks &operator=(const EvenBlocks &) = delete;
 
+    // (A group over several hosts may have more ranks.)
     static bool fit(const at::Tensor &tensor, int ranks)
     {
-        return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
-               tensor.dim() > 0 && tensor.size(0) % ranks == 0;
+        return ranks <= SHC_MAX_WORLD && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+               tensor.is_contiguous() && tensor.dim() > 0 && tensor.size(0) % ranks == 0;
     }
 
     shc_tensors view() const { return {blocks_.data(), ranks_}; }
