@@ -71,8 +71,13 @@ shc_status HostsSide::meet(const shc_comm_config &config, const HostsWish &wish,
 HostsSide::~HostsSide()
 {
     GilRelease release;
+    const bool isForked = hosts_ != nullptr && shc_hosts_error(hosts_) == SHC_ERR_FORKED;
     if (hosts_ != nullptr)
         shc_hosts_free(hosts_);
+    if (isForked) { // the engines' threads are the parent's, and may have held a lock
+        mesh_.release();
+        return;
+    }
     Engine::release(line_);
     Engine::release(rail_);
 }

@@ -108,7 +108,7 @@ static void judge_broken(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
     }
     snprintf(text, sizeof text,
              "the connection to rank %d (host %d) has ended, so it has left the group, or died: %s",
-             shc_hosts_name_of(p2p->hosts, rank), shc_hosts_host_of(p2p->hosts, rank), peer->error);
+             p2p->hosts->plan.name_of[rank], p2p->hosts->plan.host_of[rank], peer->error);
     shc_remote_gone(p2p->messages, index, text);
 }
 
@@ -347,8 +347,8 @@ static void name(void *ctx, int index, char *text, size_t capacity)
 {
     const struct shc_hosts_p2p *p2p = ctx;
     const int rank = p2p->rank_of[index - p2p->locals];
-    snprintf(text, capacity, "rank %d (host %d)", shc_hosts_name_of(p2p->hosts, rank),
-             shc_hosts_host_of(p2p->hosts, rank));
+    snprintf(text, capacity, "rank %d (host %d)", p2p->hosts->plan.name_of[rank],
+             p2p->hosts->plan.host_of[rank]);
 }
 
 /* ---- the group's side ---- */
@@ -362,7 +362,7 @@ static void number_ranks(struct shc_hosts_p2p *p2p, const struct shc_hosts *host
 {
     int others = 0;
     for (int rank = 0; rank < hosts->plan.world; rank++) {
-        const bool here = shc_hosts_host_of(hosts, rank) == hosts->host;
+        const bool here = hosts->plan.host_of[rank] == hosts->host;
         p2p->index_of[rank] = here ? -1 : p2p->locals + others;
         if (!here)
             p2p->rank_of[others++] = rank;
