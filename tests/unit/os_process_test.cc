@@ -4,14 +4,18 @@ extern "C" {
 #include "shm/shmcoll.h"
 }
 
+#include <atomic>
+#include <chrono>
 #include <csignal>
 #include <cstdarg>
 #include <cstdlib>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <string>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <thread>
 #include <unistd.h>
 
 static int opened; // how often this process has asked that all may trace it
@@ -81,6 +85,33 @@ class Child
     pid_t pid_ = -1;
     shc_os_process process_ = {};
 };
+
+// Two threads on one CPU: each waits for it while the other one runs.
+TEST(OsProcess, TellsHowLongItWaitsForACpu)
+{
+    char text[96];
+    if (shc_os_read_text("/proc/self/schedstat", text, sizeof text) != 0)
+        GTEST_SKIP() << "this kernel keeps no such account";
+    cpu_set_t one, all;
+    ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+    CPU_ZERO(&one);
+    CPU_SET(static_cast<unsigned>(shc_os_cpu_current()), &one);
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+    const uint64_t before_ns = shc_os_cpu_awaited_ns();
+    std::atomic<bool> ends{false};
+    std::thread other([&ends] { // inherits the CPU
+        while (!ends)
+            continue;
+    });
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+    while (shc_os_cpu_awaited_ns() - before_ns < 20 * 1000 * 1000 &&
+           std::chrono::steady_clock::now() < until)
+        continue;
+    ends = true;
+    other.join();
+    ASSERT_EQ(sched_setaffinity(0, sizeof all, &all), 0);
+    EXPECT_GE(shc_os_cpu_awaited_ns() - before_ns, 20U * 1000 * 1000);
+}
 
 TEST(OsProcess, TellsTheSignalThatEndedAnother)
 {

@@ -131,6 +131,9 @@ const char *shc_os_state_word(char state);
 /* The CPU on which the process's first thread runs, or ran last; -1 if that cannot be seen. */
 int shc_os_process_cpu(const struct shc_os_process *self, const struct shc_os_process *process);
 
+/* For how long this process's first thread has waited for a CPU since it began; 0 if the kernel does not say. */
+uint64_t shc_os_cpu_awaited_ns(void);
+
 /* Copies memory of the process that has that thread, which may be this process. ESRCH: there is no
  * such thread. EPERM: this process may not. EFAULT: the kernel cannot copy from or to that memory.
  * ENOSYS. */

@@ -126,6 +126,16 @@ static int stat_of(const struct shc_os_process *self, const struct shc_os_proces
     return !comparable || line->start_time == process->start_time ? 0 : ESRCH;
 }
 
+uint64_t shc_os_cpu_awaited_ns(void)
+{
+    char text[96];
+    unsigned long long awaited_ns = 0;
+    if (shc_os_read_text("/proc/self/schedstat", text, sizeof text) != 0 ||
+        sscanf(text, "%*u %llu", &awaited_ns) != 1)
+        return 0;
+    return awaited_ns;
+}
+
 int shc_os_process_cpu(const struct shc_os_process *self, const struct shc_os_process *process)
 {
     struct stat_line line;
