@@ -140,6 +140,8 @@ static void look_at_peers(struct shc_hosts_p2p *p2p)
 {
     const uint64_t now_ns = shc_clock_ns();
     p2p->in_doubt = false;
+    if (!shc_remote_pends(p2p->messages))
+        return;
     for (int i = 0; i < p2p->others; i++)
         if (p2p->peers[i].broken)
             judge_broken(p2p, p2p->locals + i, now_ns);

@@ -36,6 +36,7 @@ def operations(rank: Rank) -> dict[str, Any]:
     """Sums and broadcasts, in both forms, and all that moves blocks; returns what must agree on all ranks."""
     rank.init()
     move_blocks(rank.rank, rank.world)
+    exchange_messages(rank.rank, rank.world)
     world = rank.world
     total = world * (world + 1) // 2
     dist.barrier()
@@ -92,6 +93,27 @@ def move_blocks(me: int, world: int) -> None:
     said: list[Any] = [None] * world
     dist.all_gather_object(said, {"rank": me, "text": "x" * me})
     assert [one["rank"] for one in said] == list(range(world))
+
+
+def exchange_messages(me: int, world: int, group: Any = None) -> None:
+    """Round a ring, short and long, and to rank 0, which does not know from whom."""
+    after, before = (me + 1) % world, (me - 1) % world
+    for count in (0, 3, 50_001, BIG):
+        own, found = torch.full((count,), me), torch.full((count,), -1)
+        sends = dist.P2POp(dist.isend, own, after, group)
+        takes = dist.P2POp(dist.irecv, found, before, group)
+        for work in dist.batch_isend_irecv([sends, takes]):
+            work.wait()
+        assert (found == before).all(), count
+    t = torch.tensor([me])
+    if me > 0:
+        dist.send(t, 0, group=group)
+        return
+    senders = []
+    for _ in range(world - 1):
+        senders.append(dist.recv(t, group=group))
+        assert t.item() == senders[-1]
+    assert sorted(senders) == list(range(1, world))
 
 
 def check(job: Job, limit_s: float = 60.0) -> None:
@@ -429,6 +451,7 @@ def make_groups(rank: Rank, count: int) -> list[tuple[int, int]]:
         t = torch.ones(BIG)
         dist.all_reduce(t, group=group)
         assert (t == rank.world).all()
+        exchange_messages(rank.rank, rank.world, group)
         dist.destroy_process_group(group)
         dist.barrier()
         if number in (count // 3, count - 1):
