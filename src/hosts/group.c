@@ -355,6 +355,12 @@ enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabr
 
 /* ---- messages ---- */
 
+/* In a forked child the threads of the parent are not there, and its locks may be held for ever. */
+static bool is_forked(struct shc_hosts *hosts)
+{
+    return shc_comm_error(hosts->sequencer) == SHC_ERR_FORKED;
+}
+
 enum shc_status shc_hosts_connect_p2p(struct shc_hosts *hosts, const struct shc_p2p_fabric *engine,
                                       char *error)
 {
@@ -367,11 +373,16 @@ enum shc_status shc_hosts_connect_p2p(struct shc_hosts *hosts, const struct shc_
 static enum shc_status carry(struct shc_hosts *hosts, char *error)
 {
     char why[64];
+    if (is_forked(hosts)) /* a thread of the parent may have held the lock */
+        return say(error, SHC_ERR_FORKED, shc_error_text());
     const int failed = shc_hosts_p2p_start(hosts->p2p);
-    if (failed)
+    if (failed) {
         snprintf(error, SHC_HOSTS_ERROR_BYTES, "no thread for messages between hosts: %s",
                  strerror_r(failed, why, sizeof why));
-    return failed ? SHC_ERR_SYSTEM : shc_dead_watch(hosts);
+        return SHC_ERR_SYSTEM;
+    }
+    const enum shc_status st = shc_dead_watch(hosts);
+    return st == SHC_OK ? st : say(error, st, "no memory for what tells of failures");
 }
 
 enum shc_status shc_hosts_find_peer(struct shc_hosts *hosts, enum shc_op_kind kind, int *peer,
@@ -490,12 +501,6 @@ enum shc_status shc_hosts_say(char *error, enum shc_status st)
 }
 
 /* ---- the end ---- */
-
-/* In a forked child the threads of the parent are not there, and its locks may be held for ever. */
-static bool is_forked(struct shc_hosts *hosts)
-{
-    return shc_comm_error(hosts->sequencer) == SHC_ERR_FORKED;
-}
 
 void shc_hosts_abort(struct shc_hosts *hosts, const char *reason)
 {
