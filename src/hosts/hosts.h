@@ -46,8 +46,8 @@ struct shc_fabric {
 
 /*
  * One engine among all ranks of the group, for messages; a rank's place in it is its number. As for struct shc_fabric: a
- * function begins a call and returns 0, or an errno. Calls between two ranks with one slot meet in their order, and
- * their sizes are equal.
+ * function begins a call and returns 0, or an errno. Between two ranks at most one call each way is under way on one
+ * slot, so calls may begin in any order; those that meet are of one size.
  */
 struct shc_p2p_fabric {
     void *ctx;

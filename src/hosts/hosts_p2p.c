@@ -42,7 +42,7 @@ struct stream {
     uint32_t number;
     bool goes_out;
     uint64_t bytes, begun, ended;
-    int flights;
+    bool busy[CHUNKS]; /* the slot of every CHUNKS-th chunk */
 };
 
 enum flight_kind { ANY_FRAME, FRAME, CHUNK, LIFELINE };
@@ -219,11 +219,25 @@ static void take_frame(struct shc_hosts_p2p *p2p, const struct shc_flight *fligh
 
 /* ---- bytes ---- */
 
+static size_t slot_of(uint64_t offset)
+{
+    return (size_t)(offset / CHUNK_BYTES % CHUNKS);
+}
+
+static bool has_flights(const struct stream *stream)
+{
+    for (size_t i = 0; i < CHUNKS; i++)
+        if (stream->busy[i])
+            return true;
+    return false;
+}
+
 /* REM-5: begins as many chunks as may be under way. False: the message is gone. */
 static bool fill(struct shc_hosts_p2p *p2p, struct stream *stream)
 {
     const int rank = p2p->rank_of[stream->index - p2p->locals];
-    while (stream->flights < CHUNKS && stream->begun < stream->bytes) {
+    while (stream->begun < stream->bytes && !stream->busy[slot_of(stream->begun)]) {
+        const size_t one = slot_of(stream->begun);
         const uint64_t rest = stream->bytes - stream->begun;
         const size_t bytes = rest < CHUNK_BYTES ? (size_t)rest : CHUNK_BYTES;
         struct shc_flight *flight = shc_flight_new(p2p->flights, CHUNK, stream->index, bytes);
@@ -239,8 +253,8 @@ static bool fill(struct shc_hosts_p2p *p2p, struct stream *stream)
             return false;
         }
         stream->begun += bytes;
-        stream->flights++;
-        const uint32_t slot = FIRST_SLOT + stream->number % SLOTS;
+        stream->busy[one] = true;
+        const uint32_t slot = FIRST_SLOT + (stream->number * CHUNKS + (uint32_t)one) % SLOTS;
         if (stream->goes_out)
             shc_flight_send(flight, rank, slot);
         else
@@ -268,7 +282,7 @@ static void fill_streams(struct shc_hosts_p2p *p2p)
             continue;
         if (p2p->peers[stream->index - p2p->locals].broken || !fill(p2p, stream))
             stream->begun = stream->bytes; /* the rest does not go */
-        if (stream->flights == 0 && stream->begun == stream->bytes)
+        if (!has_flights(stream) && stream->begun == stream->bytes)
             end_stream(p2p, stream);
     }
 }
@@ -276,14 +290,14 @@ static void fill_streams(struct shc_hosts_p2p *p2p)
 static void end_chunk(struct shc_hosts_p2p *p2p, const struct shc_flight *flight)
 {
     struct stream *stream = flight->stream;
-    stream->flights--;
+    stream->busy[slot_of(flight->offset)] = false;
     if (!flight->error[0] && !stream->goes_out)
         (void)!shc_remote_write(p2p->messages, stream->index, stream->number, flight->offset,
                                 flight->data, flight->bytes);
     stream->ended += flight->error[0] ? 0 : flight->bytes;
     if (stream->goes_out && stream->ended == stream->bytes)
         shc_remote_end(p2p->messages, stream->index, stream->number);
-    if (stream->flights == 0 && stream->begun == stream->bytes)
+    if (!has_flights(stream) && stream->begun == stream->bytes)
         end_stream(p2p, stream);
 }
 

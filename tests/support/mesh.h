@@ -7,6 +7,7 @@ extern "C" {
 #include "hosts/hosts.h"
 }
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -126,8 +127,13 @@ class Mesh
     void post(std::list<Part> &parts, const Part &part)
     {
         std::lock_guard<std::mutex> guard(lock_);
+        const auto is_like = [&](const Part &other) {
+            return other.from == part.from && other.to == part.to && other.slot == part.slot;
+        };
         if (is_cut(part.from) || is_cut(part.to)) {
             ends_.push_back({part.ticket, "Connection closed by peer"});
+        } else if (std::any_of(parts.begin(), parts.end(), is_like)) {
+            ends_.push_back({part.ticket, "two calls at once on one slot"}); // whose order is open
         } else {
             parts.push_back(part);
             match();
