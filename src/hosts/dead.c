@@ -144,7 +144,8 @@ static enum shc_status store_is_gone(struct shc_hosts *hosts, char *text, size_t
     snprintf(text, capacity,
              "the store of \"%s\"%s%s%s is gone, by which hosts tell each other of failures: the "
              "process that serves it has ended, or its connection",
-             hosts->name, server ? " (" : "", server ? server : "", server ? ")" : "");
+             shc_hosts_group_name(hosts), server ? " (" : "", server ? server : "",
+             server ? ")" : "");
     return SHC_ERR_STORE;
 }
 
@@ -232,7 +233,7 @@ static enum shc_status judge_departures(struct shc_hosts *hosts)
         shc_hosts_plan_text(&hosts->plan, host, ranks, sizeof ranks);
         return shc_hosts_fail(hosts, SHC_ERR_PEER_LEFT,
                               "host %d (%s) has left the group \"%s\" after its call #%llu", host,
-                              ranks, hosts->name, (unsigned long long)left->number);
+                              ranks, shc_hosts_group_name(hosts), (unsigned long long)left->number);
     }
     return SHC_OK;
 }

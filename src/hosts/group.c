@@ -110,7 +110,7 @@ static enum shc_status look_around(struct shc_hosts *hosts)
     if (is_interrupted(hosts))
         return shc_hosts_fail(hosts, SHC_ERR_INTERRUPTED,
                               "interrupted by a signal while waiting for the other hosts of \"%s\"",
-                              hosts->name);
+                              shc_hosts_group_name(hosts));
     return SHC_OK;
 }
 
@@ -121,7 +121,7 @@ static enum shc_status engine_failed(struct shc_hosts *hosts, const char *error)
     shc_reason_joined_text(hosts, joined, sizeof joined);
     const enum shc_status st = shc_hosts_fail(
         hosts, SHC_ERR_SYSTEM, "the engine between the hosts of \"%s\" failed: %s; it joins %s",
-        hosts->name, error, joined);
+        shc_hosts_group_name(hosts), error, joined);
     const struct shc_hosts_call *call = hosts->dead.call;
     return call && call->proves ? st : shc_dead_settle(hosts, st, HINT_NS); /* a proof goes on */
 }

@@ -102,6 +102,12 @@ SHC_INLINE bool shc_hosts_leads(const struct shc_hosts *hosts)
     return hosts->local == 0;
 }
 
+/* As the user knows the group. */
+SHC_INLINE const char *shc_hosts_group_name(const struct shc_hosts *hosts)
+{
+    return shc_comm_group_name(hosts->sequencer);
+}
+
 SHC_INLINE bool shc_hosts_carries(const struct shc_hosts *hosts)
 {
     return hosts->local < hosts->plan.rails;

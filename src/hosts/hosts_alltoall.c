@@ -193,7 +193,7 @@ static enum shc_status compare_sizes(const struct shc_hosts_call *call, const vo
         return shc_hosts_fail(hosts, SHC_ERR_MISMATCH,
                               "calls of \"%s\" differ: all_to_all #%llu: a rank sends another "
                               "number of elements than its receiver has room for",
-                              hosts->name, (unsigned long long)hosts->number);
+                              shc_hosts_group_name(hosts), (unsigned long long)hosts->number);
     if (all.width == 0)
         return shc_hosts_fail(hosts, SHC_ERR_UNSUPPORTED,
                               "all_to_all: a group of %d ranks on %d hosts cannot move elements of "

@@ -177,7 +177,8 @@ void shc_late_say(struct shc_late *late, struct shc_hosts *hosts, uint64_t now_n
     }
     end_list(&list);
     snprintf(line, sizeof line, "rank %d: %s on \"%s\" " SHC_HAS_WAITED " for %s", hosts->rank,
-             own->call, hosts->name, (double)late->waited_ns / (double)SHC_NS_PER_S, whom);
+             own->call, shc_hosts_group_name(hosts), (double)late->waited_ns / (double)SHC_NS_PER_S,
+             whom);
     shc_comm_log_late(hosts->sequencer, own->number, 0, late->waited_ns, line);
 }
 

@@ -35,7 +35,7 @@ static enum shc_status wrong(struct shc_hosts *hosts, const char *call)
         hosts, SHC_ERR_SYSTEM,
         "the engine between the hosts of \"%s\" is not usable: its %s gave rank %d other bytes "
         "than were sent",
-        hosts->name, call, (int)hosts->plan.name_of[hosts->rank]);
+        shc_hosts_group_name(hosts), call, (int)hosts->plan.name_of[hosts->rank]);
 }
 
 /* All blocks that this host gives are the same, so each host gets what all say. */

@@ -126,7 +126,8 @@ static enum shc_status compare(struct shc_hosts *hosts)
         call_text(&record->said, calls[1], CALL_TEXT);
         return shc_hosts_fail(hosts, SHC_ERR_MISMATCH,
                               "calls of \"%s\" differ: %s on host 0 (%s), %s on host %d (%s)",
-                              hosts->name, calls[0], ranks[0], calls[1], host, ranks[1]);
+                              shc_hosts_group_name(hosts), calls[0], ranks[0], calls[1], host,
+                              ranks[1]);
     }
     return SHC_OK;
 }
@@ -187,7 +188,7 @@ enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
         call_text(&other, theirs, sizeof theirs);
         const enum shc_status st = shc_hosts_fail(
             hosts, SHC_ERR_MISMATCH, "calls of \"%s\" differ: %s on rank %d, %s on rank %d",
-            hosts->name, ours, (int)plan->name_of[hosts->rank], theirs,
+            shc_hosts_group_name(hosts), ours, (int)plan->name_of[hosts->rank], theirs,
             (int)plan->name_of[plan->rank_at[plan->first[hosts->host] + local]]);
         if (shc_hosts_leads(hosts))
             tell_hosts(call, st);

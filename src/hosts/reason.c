@@ -145,7 +145,7 @@ struct shc_hosts_reason shc_reason_make(const struct shc_hosts *hosts, enum shc_
     }
     shc_hosts_plan_text(&hosts->plan, hosts->host, ranks, sizeof ranks);
     what[0] = '\0';
-    snprintf(on, sizeof on, " on \"%s\"", hosts->name);
+    snprintf(on, sizeof on, " on \"%s\"", shc_hosts_group_name(hosts));
     if (call && !call->proves && st != SHC_ERR_MISMATCH)
         shc_hosts_call_text(call, what, sizeof what);
     /* The longest texts are cut. */

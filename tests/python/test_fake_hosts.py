@@ -260,7 +260,7 @@ def test_calls_that_differ_between_hosts_are_named_on_all_ranks() -> None:
         return str(caught.value).splitlines()[0]
 
     words = (
-        'shmcoll: calls of "0" differ: all_reduce #2 (float32[1000], sum) on host 0 (ranks 0-1), '
+        'shmcoll: calls of "default_pg" differ: all_reduce #2 (float32[1000], sum) on host 0 (ranks 0-1), '
         "all_reduce #2 (float32[1001], sum) on host 1 (ranks 2-3)"
     )
     assert run(WORLD, body, env=FAKE) == [words] * WORLD
@@ -275,7 +275,7 @@ def test_a_late_call_says_which_host_it_waits_for() -> None:
 
     ended = outcomes(WORLD, body, env={**FAKE, "SHMCOLL_LATE_MS": "300"})
     assert all(outcome.ok for outcome in ended), ended
-    line = r'all_reduce #2 \(float32\[3\], sum\) on "0" has waited .* for host 1 \(ranks 2-3\)'
+    line = r'all_reduce #2 \(float32\[3\], sum\) on "default_pg" has waited .* for host 1 \(ranks 2-3\)'
     assert re.search(line, ended[0].output), ended[0].output
 
 
