@@ -99,6 +99,15 @@ void shc_queue_append(struct shc_queue *queue, struct shc_message *m)
     queue->last = m;
 }
 
+struct shc_message *shc_queue_find(const struct shc_queue *queue, uint32_t number,
+                                   enum shc_message_state state)
+{
+    struct shc_message *m = queue->first;
+    while (m && (m->number != number || m->state != state))
+        m = m->next;
+    return m;
+}
+
 static void remove_from(struct shc_queue *queue, struct shc_message *m)
 {
     struct shc_message *before = NULL;

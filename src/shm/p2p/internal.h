@@ -65,6 +65,10 @@ struct shc_queue *shc_p2p_queue(struct shc_p2p *p2p, int index);
 
 void shc_queue_append(struct shc_queue *queue, struct shc_message *m);
 
+/* The message with that number in the pair, if it is in that state; or NULL. */
+struct shc_message *shc_queue_find(const struct shc_queue *queue, uint32_t number,
+                                   enum shc_message_state state);
+
 /* Removes the message from its queue. */
 void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_message *m);
 

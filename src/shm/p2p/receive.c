@@ -147,24 +147,15 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_message *m)
 
 /* ---- the other frames ---- */
 
-static struct shc_message *find_number(const struct shc_queue *queue, uint32_t number,
-                                       enum shc_message_state state)
-{
-    struct shc_message *m = queue->first;
-    while (m && (m->number != number || m->state != state))
-        m = m->next;
-    return m;
-}
-
 /* Takes CTS or NACK, the receiver's answer to an announced message. NACK may also be for a message
  * whose rest follows unasked, even if all of it has left (P2P-27). */
 static bool take_answer(struct shc_p2p *p2p, int peer, const struct shc_line_head *line)
 {
     const struct shc_p2p_peer *to = &p2p->peers[peer];
     const bool refused = line->kind == SHC_FRAME_NACK;
-    struct shc_message *m = find_number(&to->sends, line->message, SHC_MESSAGE_ANNOUNCED);
+    struct shc_message *m = shc_queue_find(&to->sends, line->message, SHC_MESSAGE_ANNOUNCED);
     if (!m && refused)
-        m = find_number(&to->sends, line->message, SHC_MESSAGE_STREAMING);
+        m = shc_queue_find(&to->sends, line->message, SHC_MESSAGE_STREAMING);
     if (!m)
         return refused && (int32_t)(to->unasked_end - line->message) > 0;
     if (m->state == SHC_MESSAGE_STREAMING && !m->unasked)
@@ -183,7 +174,7 @@ static bool take_more(struct shc_p2p *p2p, int peer, const struct shc_line_head 
                       const uint8_t *data)
 {
     struct shc_message *m =
-        find_number(&p2p->peers[peer].incoming, line->message, SHC_MESSAGE_FILLING);
+        shc_queue_find(&p2p->peers[peer].incoming, line->message, SHC_MESSAGE_FILLING);
     if (!m)
         return shc_unexpected_add(p2p, peer, line);
     if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved ||

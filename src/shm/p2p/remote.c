@@ -105,15 +105,6 @@ static void end(struct shc_p2p *p2p)
     shc_p2p_unlock(p2p);
 }
 
-static struct shc_message *find(struct shc_queue *queue, uint32_t number,
-                                enum shc_message_state state)
-{
-    struct shc_message *m = queue->first;
-    while (m && (m->number != number || m->state != state))
-        m = m->next;
-    return m;
-}
-
 static struct shc_remote_frame frame_of(enum shc_remote_kind kind, const struct shc_message *m)
 {
     return (struct shc_remote_frame){
@@ -203,7 +194,7 @@ void shc_remote_end(struct shc_p2p *p2p, int rank, uint32_t number)
 {
     if (!begin(p2p))
         return;
-    struct shc_message *m = find(&p2p->peers[rank].sends, number, SHC_MESSAGE_STREAMING);
+    struct shc_message *m = shc_queue_find(&p2p->peers[rank].sends, number, SHC_MESSAGE_STREAMING);
     if (m && m->moved == m->shape.bytes)
         shc_p2p_finish_ok(p2p, m);
     end(p2p);
@@ -257,7 +248,8 @@ static bool take_header(struct shc_p2p *p2p, int rank, const struct shc_remote_f
 static bool take_answer(struct shc_p2p *p2p, int rank, const struct shc_remote_frame *frame,
                         struct shc_remote_flow *flow)
 {
-    struct shc_message *m = find(&p2p->peers[rank].sends, frame->number, SHC_MESSAGE_ANNOUNCED);
+    struct shc_message *m =
+        shc_queue_find(&p2p->peers[rank].sends, frame->number, SHC_MESSAGE_ANNOUNCED);
     if (!m)
         return false;
     if (frame->kind == SHC_REMOTE_CTS) {
@@ -311,7 +303,7 @@ bool shc_remote_read(struct shc_p2p *p2p, int rank, uint32_t number, void *out, 
 {
     if (!begin(p2p))
         return false;
-    struct shc_message *m = find(&p2p->peers[rank].sends, number, SHC_MESSAGE_STREAMING);
+    struct shc_message *m = shc_queue_find(&p2p->peers[rank].sends, number, SHC_MESSAGE_STREAMING);
     const bool there = m && bytes <= m->shape.bytes - m->moved;
     if (there) {
         shc_buf_read(&m->buf, m->moved, out, bytes);
@@ -326,7 +318,7 @@ bool shc_remote_write(struct shc_p2p *p2p, int rank, uint32_t number, uint64_t o
 {
     if (!begin(p2p))
         return false;
-    struct shc_message *m = find(&p2p->peers[rank].incoming, number, SHC_MESSAGE_FILLING);
+    struct shc_message *m = shc_queue_find(&p2p->peers[rank].incoming, number, SHC_MESSAGE_FILLING);
     const bool there = m && bytes <= m->shape.bytes - m->moved && offset <= m->shape.bytes - bytes;
     if (there) {
         shc_buf_write(&m->buf, offset, in, bytes);
