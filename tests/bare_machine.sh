@@ -204,6 +204,7 @@ outside() {
         root=$(cd "$BARE_ROOT" && pwd)
     else
         root=$(mktemp -d "${TMPDIR:-/tmp}/shmcoll-bare-XXXXXX")
+        chmod 755 "$root" # it becomes /, and other users live there, too
         doomed=$root
     fi
     marker=$root/.made-by-bare-machine

@@ -410,6 +410,8 @@ def main() -> int:
     if options.prepare:
         slices = [lane for lane in DEFAULT_LANES if lane.build in (ASAN, TSAN)]
         return 0 if all(build(lane.build, options.jobs, lane.targets) for lane in slices) else 1
+    # Processes that tests kill leave no file in the tree.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     lanes = LONG_LANES[options.long] if options.long else DEFAULT_LANES
     named = [lane for lane in lanes if lane.name == options.only]
     only = "" if named else options.only

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import torch.distributed as dist
 
-from shmcoll import _glue
+from shmcoll import _glue, _hosts
 from shmcoll._events import explain_end, watch_exceptions
 from shmcoll._log import know_rank
 
@@ -117,8 +117,6 @@ def make_anywhere(store: Any, rank: int, size: int, options: _glue.Options) -> A
     Ranks that do not all share memory find that out together: the error is the same on all.
     """
     if any(name in os.environ for name in _HOSTS_VARIABLES):
-        from shmcoll import _hosts
-
         _hosts.check_variables()
         if _hosts.are_faked(options.global_ranks_in_group or range(size)):
             _prepare(rank, options)
@@ -126,8 +124,6 @@ def make_anywhere(store: Any, rank: int, size: int, options: _glue.Options) -> A
     try:
         return make(store, rank, size, options)
     except RuntimeError as error:
-        from shmcoll import _hosts
-
         if _glue.glue.shc_error_status() != _UNREACHABLE or _hosts.wants_one():
             raise
         why = error.with_traceback(None)  # whose frames would keep the group alive

@@ -74,6 +74,7 @@ class Tree:
 
     def release(self, *arguments: str, version: str = VERSION) -> subprocess.CompletedProcess[str]:
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+        kept.update(GIT_COMMITTER_NAME="a", GIT_COMMITTER_EMAIL="a@example.org")  # of the tag
         return subprocess.run(
             [sys.executable, "packaging/release.py", version, *arguments],
             cwd=self.path,
