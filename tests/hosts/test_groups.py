@@ -433,8 +433,8 @@ def test_an_interrupt_ends_a_wait_for_another_host() -> None:
         job = Job(hosts, LAYOUTS["2x2"], "shmcoll").start(wait_for_host_1)
         wait_for(lambda: min(progress(job)[:2]) > 0)
         time.sleep(0.3)  # into the wait; earlier is no error, and no test of it
-        job.processes[0].signal(signal.SIGINT)
         began = time.time()
+        job.processes[0].signal(signal.SIGINT)
         ended = job.outcomes(IN_TIME_S)
         assert [outcome.error for outcome in ended] == [""] * 4, list(map(ranks.describe, ended))
         assert 0 <= ended[0].value - began < 2, "rank 0 waited on"
