@@ -7,7 +7,6 @@
 #include "shm/base/clock.h"
 #include "shm/base/num.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +41,6 @@ static void drop(struct shc_flights *flights)
 struct shc_flights *shc_flights_create(const struct shc_p2p_fabric *engine, shc_flights_work *work,
                                        void *ctx)
 {
-    pthread_condattr_t attributes;
     struct shc_flights *flights = calloc(1, sizeof *flights);
     struct shc_gate *gate = shc_gate_create(0);
     if (!flights || !gate) {
@@ -54,10 +52,7 @@ struct shc_flights *shc_flights_create(const struct shc_p2p_fabric *engine, shc_
     *flights = (struct shc_flights){
         .engine = *engine, .gate = gate, .work = work, .ctx = ctx, .references = 1};
     pthread_mutex_init(&flights->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&flights->stir, &attributes);
-    pthread_condattr_destroy(&attributes);
+    shc_hosts_cond_init(&flights->stir);
     return flights;
 }
 
@@ -149,17 +144,14 @@ void shc_flight_receive(struct shc_flight *flight, int rank, uint32_t slot)
 /* pre: the lock. Waits until there is something to do, or the time has come. */
 static void await(struct shc_flights *flights, uint64_t again_ns)
 {
-    const uint64_t then_ns = shc_deadline_after(shc_clock_ns(), again_ns);
-    const struct timespec until = {
-        .tv_sec = (time_t)(then_ns / SHC_NS_PER_S),
-        .tv_nsec = (long)(then_ns % SHC_NS_PER_S),
-    };
-    int timed_out = 0;
-    while (!flights->stirred && !flights->ended && !flights->closing && !timed_out)
-        if (again_ns == 0)
+    const uint64_t until_ns =
+        again_ns == 0 ? SHC_NO_DEADLINE : shc_deadline_after(shc_clock_ns(), again_ns);
+    bool waits = true;
+    while (!flights->stirred && !flights->ended && !flights->closing && waits)
+        if (until_ns == SHC_NO_DEADLINE)
             pthread_cond_wait(&flights->stir, &flights->lock);
         else
-            timed_out = pthread_cond_timedwait(&flights->stir, &flights->lock, &until);
+            waits = shc_hosts_cond_wait(&flights->stir, &flights->lock, until_ns);
 }
 
 static void *carry(void *arg)

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "hosts/gate.h"
 
+#include "hosts/hosts_sys.h"
+
 #include "shm/base/clock.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -24,15 +25,6 @@ struct shc_ticket {
     char error[SHC_HOSTS_ERROR_BYTES];
 };
 
-static void init_ended(pthread_cond_t *ended)
-{
-    pthread_condattr_t attributes;
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(ended, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 struct shc_gate *shc_gate_create(size_t stage_bytes)
 {
     struct shc_gate *gate = calloc(1, sizeof *gate);
@@ -45,7 +37,7 @@ struct shc_gate *shc_gate_create(size_t stage_bytes)
     gate->stage = stage;
     gate->references = 1;
     pthread_mutex_init(&gate->lock, NULL);
-    init_ended(&gate->ended);
+    shc_hosts_cond_init(&gate->ended);
     return gate;
 }
 
@@ -124,23 +116,14 @@ void shc_ticket_done(struct shc_ticket *ticket, const char *error)
     drop(gate);
 }
 
-static struct timespec after(uint64_t slice_ns)
-{
-    const uint64_t then_ns = shc_deadline_after(shc_clock_ns(), slice_ns);
-    return (struct timespec){
-        .tv_sec = (time_t)(then_ns / SHC_NS_PER_S),
-        .tv_nsec = (long)(then_ns % SHC_NS_PER_S),
-    };
-}
-
 void shc_gate_pause(uint64_t ns)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_cond_t never;
-    const struct timespec until = after(ns);
-    init_ended(&never);
+    const uint64_t until_ns = shc_deadline_after(shc_clock_ns(), ns);
+    shc_hosts_cond_init(&never);
     pthread_mutex_lock(&lock);
-    (void)pthread_cond_timedwait(&never, &lock, &until);
+    (void)shc_hosts_cond_wait(&never, &lock, until_ns);
     pthread_mutex_unlock(&lock);
     pthread_cond_destroy(&never);
 }
@@ -148,11 +131,10 @@ void shc_gate_pause(uint64_t ns)
 bool shc_gate_wait(struct shc_ticket *ticket, uint64_t slice_ns, char *error)
 {
     struct shc_gate *gate = ticket->gate;
-    const struct timespec until = after(slice_ns);
+    const uint64_t until_ns = shc_deadline_after(shc_clock_ns(), slice_ns);
     pthread_mutex_lock(&gate->lock);
-    int timed_out = 0;
-    while (ticket->in_flight && !timed_out)
-        timed_out = pthread_cond_timedwait(&gate->ended, &gate->lock, &until);
+    while (ticket->in_flight && shc_hosts_cond_wait(&gate->ended, &gate->lock, until_ns))
+        continue;
     const bool over = !ticket->in_flight;
     pthread_mutex_unlock(&gate->lock);
     if (!over)

@@ -1,8 +1,27 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "hosts/hosts_sys.h"
 
-#include <pthread.h>
+#include "shm/base/clock.h"
+
 #include <signal.h>
+
+void shc_hosts_cond_init(pthread_cond_t *cond)
+{
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(cond, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+bool shc_hosts_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns)
+{
+    const struct timespec until = {
+        .tv_sec = (time_t)(deadline_ns / SHC_NS_PER_S),
+        .tv_nsec = (long)(deadline_ns % SHC_NS_PER_S),
+    };
+    return pthread_cond_timedwait(cond, lock, &until) == 0;
+}
 
 int shc_hosts_start_thread(const char *name, void *(*entry)(void *), void *arg)
 {

@@ -4,5 +4,15 @@
 
 #include "shm/base/attrs.h"
 
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A condition whose waits are timed by the clock of shc_clock_ns(). */
+void shc_hosts_cond_init(pthread_cond_t *cond);
+
+/* pre: the lock. False: that time has come. */
+bool shc_hosts_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t deadline_ns);
+
 /* A thread of our own: it blocks all signals, and is not joined. Returns an errno. */
 SHC_NODISCARD int shc_hosts_start_thread(const char *name, void *(*entry)(void *), void *arg);

@@ -4,7 +4,6 @@
 #include "hosts/hosts_sys.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,15 +26,11 @@ static bool is_kept(const struct shc_store *store)
 
 struct shc_life *shc_life_create(const struct shc_store *store, const char *prefix, void *group)
 {
-    pthread_condattr_t attributes;
     struct shc_life *life = calloc(1, sizeof *life);
     if (!life)
         return NULL;
     pthread_mutex_init(&life->lock, NULL);
-    pthread_condattr_init(&attributes);
-    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-    pthread_cond_init(&life->stir, &attributes);
-    pthread_condattr_destroy(&attributes);
+    shc_hosts_cond_init(&life->stir);
     snprintf(life->prefix, sizeof life->prefix, "%s", prefix);
     life->store = *store;
     life->group = group;
@@ -76,16 +71,6 @@ void shc_life_lock(struct shc_life *life)
 void shc_life_unlock(struct shc_life *life)
 {
     pthread_mutex_unlock(&life->lock);
-}
-
-/* pre: the lock. False: the time is over. */
-static bool wait_until(struct shc_life *life, uint64_t deadline_ns)
-{
-    const struct timespec until = {
-        .tv_sec = (time_t)(deadline_ns / SHC_NS_PER_S),
-        .tv_nsec = (long)(deadline_ns % SHC_NS_PER_S),
-    };
-    return pthread_cond_timedwait(&life->stir, &life->lock, &until) == 0;
 }
 
 bool shc_life_close(struct shc_life *life)
@@ -162,7 +147,7 @@ bool shc_life_pause(struct shc_life *life, uint64_t ns)
     const uint64_t deadline_ns = shc_deadline_after(shc_clock_ns(), ns);
     pthread_mutex_lock(&life->lock);
     if (life->group)
-        (void)wait_until(life, deadline_ns);
+        (void)shc_hosts_cond_wait(&life->stir, &life->lock, deadline_ns);
     const bool there = life->group != NULL;
     pthread_mutex_unlock(&life->lock);
     return there;
@@ -225,7 +210,7 @@ bool shc_errand_wait(struct shc_errand *errand, uint64_t ns)
     struct shc_life *life = errand->life;
     const uint64_t deadline_ns = shc_deadline_after(shc_clock_ns(), ns);
     pthread_mutex_lock(&life->lock);
-    while (!errand->done && ns > 0 && wait_until(life, deadline_ns))
+    while (!errand->done && ns > 0 && shc_hosts_cond_wait(&life->stir, &life->lock, deadline_ns))
         continue;
     const bool done = errand->done;
     pthread_mutex_unlock(&life->lock);
