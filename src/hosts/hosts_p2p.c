@@ -327,7 +327,7 @@ static void end_flight(struct shc_hosts_p2p *p2p, struct shc_flight *flight)
         return;
     p2p->peers[flight->index - p2p->locals].busy = false;
     if (!failed && sent->frame.kind == SHC_REMOTE_EAGER)
-        shc_remote_arrived(p2p->messages, flight->index, sent->frame.number);
+        shc_remote_end(p2p->messages, flight->index, sent->frame.number);
 }
 
 /* All that can be done now. */

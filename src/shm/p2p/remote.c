@@ -185,11 +185,6 @@ bool shc_remote_next(struct shc_p2p *p2p, int rank, struct shc_remote_frame *fra
     return there;
 }
 
-void shc_remote_arrived(struct shc_p2p *p2p, int rank, uint32_t number)
-{
-    shc_remote_end(p2p, rank, number);
-}
-
 void shc_remote_end(struct shc_p2p *p2p, int rank, uint32_t number)
 {
     if (!begin(p2p))

@@ -72,16 +72,14 @@ enum shc_status shc_remote_attach(struct shc_p2p *p2p, const struct shc_remote *
 bool shc_remote_next(struct shc_p2p *p2p, int rank, struct shc_remote_frame *frame, void *payload,
                      struct shc_remote_flow *flow);
 
-/* An eager frame has arrived: its send is over. */
-void shc_remote_arrived(struct shc_p2p *p2p, int rank, uint32_t number);
-
 /* A frame of that rank has come. False: no rank of this group sends such a frame now. After a CTS the caller sends the
  * message's bytes (`flow`). */
 bool shc_remote_take(struct shc_p2p *p2p, int rank, const struct shc_remote_frame *frame,
                      const void *payload, struct shc_remote_flow *flow);
 
-/* Copies the next bytes of a message that goes out, from its sender's tensor; its last ones have arrived; and copies
- * bytes that have come to the receiver's tensor. False: the message is not there any more. */
+/* Copies the next bytes of a message that goes out, from its sender's tensor; says that all of them have arrived, also
+ * those of an eager frame; and copies bytes that have come to the receiver's tensor. False: the message is not there any
+ * more. */
 bool shc_remote_read(struct shc_p2p *p2p, int rank, uint32_t number, void *out, size_t bytes);
 void shc_remote_end(struct shc_p2p *p2p, int rank, uint32_t number);
 bool shc_remote_write(struct shc_p2p *p2p, int rank, uint32_t number, uint64_t offset,
