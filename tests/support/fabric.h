@@ -3,12 +3,9 @@
 // Engines between the "hosts" of one process: each line and each rail is a set of calls that meet by their number.
 // A thread of its own ends them, as an engine's does. They can be told to misbehave.
 
-extern "C" {
-#include "hosts/hosts.h"
-}
+#include "tests/support/ends.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <functional>
@@ -17,7 +14,6 @@ extern "C" {
 #include <mutex>
 #include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace shmcoll::test
@@ -32,22 +28,10 @@ class Network
     enum class Fate { kGood, kRefused, kFails, kLate, kBroken };
     using Chooser = std::function<Fate(int rail, int host, int call)>;
 
-    Network(int hosts, Chooser fate = nullptr)
-        : hosts_(hosts), fate_(std::move(fate)), worker_([this] { work(); })
-    {
-    }
+    Network(int hosts, Chooser fate = nullptr) : hosts_(hosts), fate_(std::move(fate)) {}
     Network(const Network &) = delete;
 
-    ~Network()
-    {
-        release_late();
-        {
-            std::lock_guard<std::mutex> guard(lock_);
-            stopping_ = true;
-        }
-        moved_.notify_all();
-        worker_.join();
-    }
+    ~Network() { release_late(); }
 
     shc_fabric line(int host) { return fabric(-1, host); }
     shc_fabric rail(int rail, int host) { return fabric(rail, host); }
@@ -57,14 +41,13 @@ class Network
     {
         std::lock_guard<std::mutex> guard(lock_);
         for (const End &end : late_)
-            ends_.push_back(end);
+            ends_.add(end);
         late_.clear();
         for (auto &meeting : meetings_)
             for (const Part &part : meeting.second)
-                ends_.push_back({[part] { memset(part.out, 0x5a, part.out_bytes); }, part.ticket,
-                                 "the connection was closed"});
+                ends_.add({[part] { memset(part.out, 0x5a, part.out_bytes); }, part.ticket,
+                           "the connection was closed"});
         meetings_.clear();
-        moved_.notify_all();
     }
 
     int calls()
@@ -94,11 +77,6 @@ class Network
     struct Port {
         Network *network;
         int rail, host, calls;
-    };
-    struct End {
-        std::function<void()> first;
-        shc_ticket *ticket;
-        const char *error;
     };
 
     shc_fabric fabric(int rail, int host)
@@ -159,8 +137,7 @@ class Network
         if (part.fate == Fate::kRefused)
             return ENOTCONN;
         if (part.fate == Fate::kBroken) {
-            ends_.push_back({[] {}, part.ticket, "Connection closed by peer"});
-            moved_.notify_all();
+            ends_.add({[] {}, part.ticket, "Connection closed by peer"});
             return 0;
         }
         std::vector<Part> &parts = meetings_[{port->rail, number}];
@@ -170,7 +147,6 @@ class Network
         const std::vector<Part> all = std::move(parts);
         meetings_.erase({port->rail, number});
         move(all);
-        moved_.notify_all();
         return 0;
     }
 
@@ -210,7 +186,7 @@ class Network
             if (part.fate == Fate::kLate)
                 late_.push_back(end);
             else
-                ends_.push_back(end);
+                ends_.add(end);
         }
     }
 
@@ -230,34 +206,14 @@ class Network
         }
     }
 
-    void work()
-    {
-        std::unique_lock<std::mutex> guard(lock_);
-        while (!stopping_ || !ends_.empty()) {
-            if (ends_.empty()) {
-                moved_.wait(guard);
-                continue;
-            }
-            const End end = ends_.front();
-            ends_.pop_front();
-            guard.unlock();
-            end.first();
-            shc_ticket_done(end.ticket, end.error);
-            guard.lock();
-        }
-    }
-
     const int hosts_;
     const Chooser fate_;
     std::mutex lock_;
-    std::condition_variable moved_;
     std::deque<Port> ports_;
     std::map<std::pair<int, int>, std::vector<Part>> meetings_;
-    std::deque<End> ends_;
     std::vector<End> late_;
     int calls_ = 0;
-    bool stopping_ = false;
-    std::thread worker_;
+    Ends ends_; // last: it ends what uses the rest
 };
 
 } // namespace shmcoll::test

@@ -1,21 +1,17 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 // An engine for messages between the ranks of one process (struct shc_p2p_fabric): sends and receives of two ranks
-// meet by their slot, in order. A thread of its own ends them. It can be told to fail.
+// meet by their slot, on which each has one call at a time. They end in a thread of the engine. It can be told to fail.
 
-extern "C" {
-#include "hosts/hosts.h"
-}
+#include "tests/support/ends.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <list>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <vector>
 
 namespace shmcoll::test
@@ -27,21 +23,8 @@ class Mesh
     // `spoils`: changes the bytes of a message, as a rank that lies would.
     using Spoiler = std::function<void(int from, int to, uint32_t slot, std::vector<char> &bytes)>;
 
-    explicit Mesh(Spoiler spoils = nullptr)
-        : spoils_(std::move(spoils)), worker_([this] { work(); })
-    {
-    }
+    explicit Mesh(Spoiler spoils = nullptr) : spoils_(std::move(spoils)) {}
     Mesh(const Mesh &) = delete;
-
-    ~Mesh()
-    {
-        {
-            std::lock_guard<std::mutex> guard(lock_);
-            stopping_ = true;
-        }
-        moved_.notify_all();
-        worker_.join();
-    }
 
     shc_p2p_fabric fabric(int rank)
     {
@@ -57,7 +40,6 @@ class Mesh
         cut_.push_back(rank);
         end_if(sends_, [&](const Part &part) { return part.from == rank || part.to == rank; });
         end_if(receives_, [&](const Part &part) { return part.from == rank || part.to == rank; });
-        moved_.notify_all();
     }
 
   private:
@@ -71,10 +53,6 @@ class Mesh
         void *data;
         size_t bytes;
         shc_ticket *ticket;
-    };
-    struct End {
-        shc_ticket *ticket;
-        const char *error;
     };
 
     static int send(void *ctx, const void *data, size_t bytes, int rank, uint32_t slot,
@@ -101,7 +79,6 @@ class Mesh
         std::lock_guard<std::mutex> guard(mesh->lock_);
         mesh->end_if(mesh->receives_, [&](const Part &part) { return part.to == port->rank; });
         mesh->end_if(mesh->sends_, [&](const Part &part) { return part.from == port->rank; });
-        mesh->moved_.notify_all();
     }
 
     bool is_cut(int rank) const
@@ -117,7 +94,7 @@ class Mesh
     {
         for (auto part = parts.begin(); part != parts.end();)
             if (which(*part)) {
-                ends_.push_back({part->ticket, "Connection closed by peer"});
+                ends_.add({nullptr, part->ticket, "Connection closed by peer"});
                 part = parts.erase(part);
             } else {
                 ++part;
@@ -131,14 +108,14 @@ class Mesh
             return other.from == part.from && other.to == part.to && other.slot == part.slot;
         };
         if (is_cut(part.from) || is_cut(part.to)) {
-            ends_.push_back({part.ticket, "Connection closed by peer"});
+            ends_.add({nullptr, part.ticket, "Connection closed by peer"});
         } else if (std::any_of(parts.begin(), parts.end(), is_like)) {
-            ends_.push_back({part.ticket, "two calls at once on one slot"}); // whose order is open
+            ends_.add(
+                {nullptr, part.ticket, "two calls at once on one slot"}); // whose order is open
         } else {
             parts.push_back(part);
             match();
         }
-        moved_.notify_all();
     }
 
     void match()
@@ -162,38 +139,19 @@ class Mesh
                     spoils_(send->from, send->to, send->slot, bytes);
                 memcpy(to->data, bytes.data(), bytes.size());
             }
-            ends_.push_back({send->ticket, error});
-            ends_.push_back({to->ticket, error});
+            ends_.add({nullptr, send->ticket, error});
+            ends_.add({nullptr, to->ticket, error});
             receives_.erase(to);
             send = sends_.erase(send);
         }
     }
 
-    void work()
-    {
-        std::unique_lock<std::mutex> guard(lock_);
-        while (!stopping_ || !ends_.empty()) {
-            if (ends_.empty()) {
-                moved_.wait(guard);
-                continue;
-            }
-            const End end = ends_.front();
-            ends_.pop_front();
-            guard.unlock();
-            shc_ticket_done(end.ticket, end.error);
-            guard.lock();
-        }
-    }
-
     const Spoiler spoils_;
     std::mutex lock_;
-    std::condition_variable moved_;
     std::deque<Port> ports_;
     std::list<Part> sends_, receives_;
-    std::deque<End> ends_;
     std::vector<int> cut_;
-    bool stopping_ = false;
-    std::thread worker_;
+    Ends ends_; // last: it ends what uses the rest
 };
 
 } // namespace shmcoll::test
