@@ -71,7 +71,14 @@ TSAN = Build(
 # Debug compiles in half the time, and is the one build without optimisation.
 BARE = Build(
     "bare",
-    ("-DCMAKE_BUILD_TYPE=Debug", "-DSHMCOLL_NUMA=OFF", "-DSHMCOLL_URING=OFF", "-DSHMCOLL_USDT=OFF"),
+    (
+        "-DCMAKE_BUILD_TYPE=Debug",
+        "-DSHMCOLL_NUMA=OFF",
+        "-DSHMCOLL_URING=OFF",
+        "-DSHMCOLL_USDT=OFF",
+        "-DSHMCOLL_ISAS=OFF",
+        "-DSHMCOLL_TEST_SLICE=bare",
+    ),
 )
 AARCH64 = Build(
     "aarch64",
@@ -143,7 +150,7 @@ DEFAULT_LANES = (
     Lane("asan", ASAN, "-slice$", ("tests_slice",), without=ALIKE_IN_ASAN),
     Lane("tsan", TSAN, "-slice$", ("tests_slice",), without=ALIKE_IN_TSAN),
     Lane("cuda", DEV, "^cuda$", ("tests_cuda",)),
-    Lane("bare", BARE, "^unit$", ("tests_unit",)),
+    Lane("bare", BARE, "^unit-slice$", ("tests_slice",)),
     Lane("python", files=("tests/python",)),
     Lane("torch", files=("tests/torch_suite",), calm=True),
     # Tests that ask for gloo's name, words or type, or that only gloo passes; `--long torch` has all.
