@@ -81,6 +81,23 @@ def test_the_demo_says_how_to_start_it(tmp_path: Path) -> None:
     assert "start me with: torchrun" in done.stderr
 
 
+def test_a_model_makes_the_same_tokens_however_it_communicates(tmp_path: Path) -> None:
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    small = "--layers 2 --hidden 64 --heads 4 --ffn 64 --vocab 64 --tokens 8 --rounds 1".split()
+    decode = (*torchrun, EXAMPLES / "tp_decode.py", *small)
+    done = run(*decode, "--json", "new/out.json", "--chart", "new/out.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "\ntokens: all equal\n" in done.stdout
+    forms = json.loads((tmp_path / "new" / "out.json").read_text())["forms"]
+    assert forms.keys() >= {"gloo", "shmcoll", "direct"}
+    assert all(0 < form["comm_ms"] < form["token_ms"] for form in forms.values())
+    assert (tmp_path / "new" / "out.png").read_bytes().startswith(b"\x89PNG")
+    decode = load("tp_decode")
+    shape = decode.Shape(1, 64, 4, 64, 64, 1, 8, "bf16")
+    assert shape.error(2) == ""
+    assert shape.error(3) == "--heads 4 cannot be divided among 3 ranks"
+
+
 # The comparison is what is asked here: one rank each gives two curves, too.
 
 
