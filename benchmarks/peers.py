@@ -9,7 +9,8 @@
     python benchmarks/peers.py -w -u -o sendrecv                  # and what came is read, which counts, too
     python benchmarks/peers.py --core build/gpu                   # with a library that is built already
 
-Debian: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich. `ratio` is the other's time
+Debian: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich. Intel MPI: pip install impi-devel, into
+the Python that runs this. `ratio` is the other's time
 over ours. GB/s is how fast two ranks read lines that the other has just written, in the same
 rounds: it tells whether the ranks share a cache. `roof` is the part of the time that scaling in
 place and that exchange would take, `scale` that of the scaling alone, `bare` that of the flags and
@@ -52,25 +53,32 @@ def library_of(core: Path) -> Path:
     return next(core.rglob("libshmcoll.so"))
 
 
-def compiler_of(name: str) -> str | None:
+def compiler_of(name: str) -> list[str] | None:
     """Returns the compiler of this MPI. The mpicc without a suffix belongs to the mpirun without one."""
     if shutil.which(f"mpicc.{name}"):
-        return f"mpicc.{name}"
-    plain = shutil.which("mpicc") and MPIS[name].launcher() == "mpirun"
-    return "mpicc" if plain else None
+        return [f"mpicc.{name}"]
+    launcher = MPIS[name].launcher()
+    if (
+        launcher and "/" in launcher
+    ):  # of a wheel, whose mpicc does not know where it has been installed
+        prefix = Path(launcher).parents[1]
+        found = (prefix / "include" / "mpi.h").exists()
+        flags = [f"-I{prefix}/include", f"-L{prefix}/lib", f"-Wl,-rpath,{prefix}/lib"]
+        return ["cc", *flags, "-Wl,--no-as-needed", "-lmpi"] if found else None
+    return ["mpicc"] if launcher == "mpirun" and shutil.which("mpicc") else None
 
 
 def compile_with(name: str, core: Path, program: Path) -> None:
-    compiler = compiler_of(name) or f"mpicc.{name}"
+    compiler = compiler_of(name) or [f"mpicc.{name}"]
     newest = max(path.stat().st_mtime for path in (*SOURCES, library_of(core)))
     if program.exists() and program.stat().st_mtime > newest:
         return
-    command = [compiler, "-std=gnu11", "-O3", "-march=native", "-Wall"]
+    command = [*compiler, "-std=gnu11", "-O3", "-march=native", "-Wall"]
     command += [f"-I{ROOT / 'src'}", *map(str, SOURCES), "-o", str(program)]
     library = library_of(core)
     command += [str(library), f"-Wl,-rpath,{library.parent}", "-ldl"]
     if subprocess.run(command).returncode:
-        sys.exit(f"{compiler} cannot compile this: is lib{name}-dev there?")
+        sys.exit(f"{compiler[0]} cannot compile this: is lib{name}-dev there?")
 
 
 def read_run(other: str, path: Path) -> dict[str, Any]:

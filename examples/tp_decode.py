@@ -45,8 +45,8 @@ DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
 
 
 class ThroughTorch:
-    def __init__(self, backend: str) -> None:
-        self.group = dist.new_group(backend=backend)
+    def __init__(self, group: dist.ProcessGroup) -> None:
+        self.group = group
 
     def all_reduce(self, tensor: Tensor) -> None:
         dist.all_reduce(tensor, group=self.group)
@@ -99,11 +99,11 @@ class Vllm:
 
 
 def forms_of_this_machine() -> dict[str, Any]:
-    through = ThroughTorch("shmcoll")
+    shm = dist.new_group(backend="shmcoll")
     forms: dict[str, Any] = {
-        "gloo": ThroughTorch("gloo"),
-        "shmcoll": through,
-        "direct": Direct(through.group),
+        "gloo": ThroughTorch(dist.new_group(backend="gloo")),
+        "shmcoll": ThroughTorch(shm),
+        "direct": Direct(shm),
     }
     library = Vllm.library()
     if library is None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+import peers
 from scores.rows import Row, mode_of
 from scores.table import KIB, MESSAGES_TOO, MIB, MPIS, OTHERS
 
@@ -179,6 +180,16 @@ def c_dtypes(lab: Lab) -> list[Row]:
     how = lab.choose(("-e", "4M", "-r", "7", "-t", "5"), ("-e", "64K", "-r", "2", "-t", "1"))
     options = ("--mpi", mpis()[0], "-d", "all", "-b", "64K", "-f", "64", *how)
     return c_rows(lab.script("peers.py", *options))
+
+
+def c_intel(lab: Lab) -> list[Row]:
+    if not peers.compiler_of("intelmpi"):
+        raise Absent("no Intel MPI: pip install impi-devel")
+    how = lab.choose(("-f", "4", "-r", "7", "-t", "3"), ("-f", "2048", "-r", "2", "-t", "1"))
+    ops = ("all_reduce", *OTHERS, "ping", "stream")
+    return c_rows(
+        lab.script("peers.py", "--mpi", "intelmpi", "-o", ",".join(ops), "-e", "8M", *how)
+    )
 
 
 def crowd(lab: Lab, ranks: int, *how: str) -> list[Row]:
@@ -346,6 +357,27 @@ def floor_rows(one: dict[str, Any]) -> list[Row]:
     ]
 
 
+def direct_calls(lab: Lab) -> list[Row]:
+    """fp32 for the times, and bf16, in which models decode, next to vLLM's operators."""
+    how = lab.choose(("--turns", "100"), ("--turns", "3", "--sizes", "2"))
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    command = (*torchrun, str(BENCHMARKS / "direct_calls.py"), *how, "--dtype")
+    runs = [lab.python(*command, dtype) for dtype in ("fp32", "bf16")]
+    return [row for run in runs for one in run["rows"] for row in direct_rows(one, run["dtype"])]
+
+
+def direct_rows(one: dict[str, Any], dtype: str) -> list[Row]:
+    us, place = one["us"], (one["op"], one["bytes"], 2)
+    rows = [
+        Row("direct us", *place, kind=dtype, values=tuple(us["bound"])),
+        Row("torch / direct", *place, kind=dtype, values=tuple(over(us["torch"], us["bound"]))),
+    ]
+    if "vllm" in us:
+        values = tuple(over(us["vllm"], us["bound"]))
+        rows.append(Row("ratio", *place, "vllm", dtype, values))
+    return rows
+
+
 # ---- whole programs ----
 
 
@@ -426,9 +458,11 @@ PARTS: dict[str, Callable[[Lab], list[Row]]] = {
     "c-dtypes": c_dtypes,
     "c-operations": c_operations,
     "c-messages": c_messages,
+    "c-intel": c_intel,
     "c-4-ranks": c_4_ranks,
     "c-8-ranks": c_8_ranks,
     "python-floor": python_floor,
+    "python-direct": direct_calls,
     "python-all_reduce": python_all_reduce,
     "python-operations": python_operations,
     "python-copies": python_copies,

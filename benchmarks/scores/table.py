@@ -145,6 +145,28 @@ C_GOALS = (
 )
 
 
+def _intel(what: str, ops: tuple[str, ...], bound: float, over_sizes: str = "every") -> Goal:
+    return Goal(
+        f"C: {what} against Intel MPI, {'every size' if over_sizes == 'every' else 'the median size'} to 8 MiB",
+        "c-intel",
+        "ratio",
+        bound,
+        ops=ops,
+        sizes=powers(8, 8 * MIB, 4),
+        rivals=("intelmpi",),
+        limit="ratio limit",
+        limit_of=BARE,
+        over_sizes=over_sizes,
+    )
+
+
+INTEL_GOALS = (
+    _intel("all_reduce", ("all_reduce",), 1.7),
+    _intel("other operations and messages", (*OTHERS, "ping", "stream"), 1.0),
+    _intel("other operations and messages", (*OTHERS, "ping", "stream"), 1.5, "median"),
+)
+
+
 def _crowd(ranks: int, op: str, sizes: tuple[int, ...], bound: float, what: str) -> Goal:
     return Goal(
         f"C: {ranks} ranks on 2 CPUs, {what} against Open MPI that yields",
@@ -234,6 +256,46 @@ PYTHON_GOALS = (
     ),
 )
 
+
+def _vllm(op: str, sizes: tuple[int, ...], bound: float) -> Goal:
+    span = " to ".join(dict.fromkeys((size_text(sizes[0]), size_text(sizes[-1]))))
+    return Goal(
+        f"direct: {op} of bf16 against vLLM's operator, {span}",
+        "python-direct",
+        "ratio",
+        bound,
+        ops=(op,),
+        sizes=sizes,
+        rivals=("vllm",),
+        kinds=("bf16",),
+    )
+
+
+def _direct(size: int, metric: str, bound: float, what: str) -> Goal:
+    return Goal(
+        f"direct: all_reduce from Python, {size_text(size)}{what}",
+        "python-direct",
+        metric,
+        bound,
+        unit="us" if metric == "direct us" else "x",
+        at_most=metric == "direct us",
+        ops=("all_reduce",),
+        sizes=(size,),
+        kinds=("fp32",),
+    )
+
+
+DIRECT_GOALS = (
+    _direct(8, "direct us", 0.8, ""),
+    _direct(4 * KIB, "direct us", 1.1, ""),
+    _direct(8, "torch / direct", 3.2, ", torch's call over it"),
+    _direct(4 * KIB, "torch / direct", 2.5, ", torch's call over it"),
+    _vllm("all_reduce", (4 * KIB, 8 * KIB), 2.5),
+    _vllm("all_reduce", (32 * KIB, 32 * KIB), 2.0),
+    _vllm("all_reduce", powers(128 * KIB, 8 * MIB, 4), 1.6),
+    _vllm("all_gather", (4 * KIB, 8 * KIB, *powers(32 * KIB, 8 * MIB, 4)), 2.5),
+)
+
 HOG_GOALS = tuple(
     Goal(
         f"Python: {ranks} ranks next to as many busy loops as CPUs, each of 100 cells against gloo",
@@ -300,4 +362,6 @@ PROGRAM_GOALS = (
     _verdicts("planted", "bench: compare calls a run that is a fifth slower slower"),
 )
 
-GOALS = C_GOALS + CROWD_GOALS + PYTHON_GOALS + HOG_GOALS + PROGRAM_GOALS
+GOALS = (
+    C_GOALS + INTEL_GOALS + CROWD_GOALS + PYTHON_GOALS + DIRECT_GOALS + HOG_GOALS + PROGRAM_GOALS
+)

@@ -166,6 +166,31 @@ def test_no_mpirun_hears_of_the_launcher_of_this_process() -> None:
     assert started_by.rank_of({"RANK": "5", "PMI_RANK": "1"}) == 1
 
 
+def test_a_launcher_is_known_by_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two MPIs have programs of one name. That of a wheel is on no PATH, and has its library next to it."""
+
+    def plant(path: Path, says: str) -> None:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/sh\necho '{says}'\n")
+        path.chmod(0o755)
+
+    plant(tmp_path / "system" / "mpiexec.hydra", "HYDRA build details:")
+    plant(tmp_path / "bin" / "mpiexec.hydra", "Intel(R) MPI Library for Linux* OS")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'system'}:/bin")
+    monkeypatch.setattr(sys, "prefix", "/nowhere")
+    assert mpirun.command("intelmpi", 2, bind=True) is None
+    assert mpirun.MPIS["openmpi"].launcher() is None
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    assert mpirun.MPIS["mpich"].launcher() == "mpiexec.hydra"
+    assert mpirun.command("intelmpi", 2, bind=True) == [
+        f"{tmp_path}/bin/mpiexec.hydra",
+        *("-genv", "LD_LIBRARY_PATH", f"{tmp_path}/lib", "-genv", "I_MPI_FABRICS", "shm"),
+        *("-n", "2"),
+    ]
+
+
 # ---- those that are here ----
 
 

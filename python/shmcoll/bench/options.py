@@ -201,8 +201,8 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
         type=plan.split_list,
         default=("shmcoll", "gloo"),
         metavar="A,B",
-        help="names of backends, also openmpi and mpich (through mpi4py), and ruler, which always does "
-        "the same work, for compare; the first one is compared with the others "
+        help="names of backends, also openmpi, mpich and intelmpi (through mpi4py), and ruler, which always "
+        "does the same work, for compare; the first one is compared with the others "
         "(default: shmcoll,gloo)",
     )
     add(

@@ -68,8 +68,8 @@ class MpiTeam(Team):
     def _environment(self) -> dict[str, str]:
         env = started_by.without(torch_team.environment())
         env["GLIBC_TUNABLES"] = mpirun.TUNABLES
-        # A wheel of mpi4py has a module for either, linked with the names that upstream has given.
-        env["MPI4PY_MPIABI"] = self.backend
+        # A wheel of mpi4py has a module for each, linked with the names that upstream has given.
+        env["MPI4PY_MPIABI"] = mpirun.MPIS[self.backend].abi
         if self.backend == "mpich":
             # Its shared-memory way (4.0.2) crashes where roots that reduce in place take turns.
             env.setdefault("MPIR_CVAR_REDUCE_DEVICE_COLLECTIVE", "0")

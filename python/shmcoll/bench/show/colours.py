@@ -17,7 +17,7 @@ PALETTE = (
     "#0f8f9f",
 )
 
-_OWN = {"shmcoll": 0, "gloo": 1, "openmpi": 2, "mpich": 3, "nccl": 4, "ruler": 5}
+_OWN = {"shmcoll": 0, "gloo": 1, "openmpi": 2, "mpich": 3, "nccl": 4, "ruler": 5, "intelmpi": 6}
 
 
 def places(labels: Sequence[str]) -> dict[str, int]:
