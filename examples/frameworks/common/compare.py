@@ -5,6 +5,7 @@
     make frameworks                                            all of them
     make frameworks ONLY=fsdp2                                 one of them
     python examples/frameworks/common/compare.py fsdp2         the same, with this Python's torch and shmcoll
+    ... compare.py --switch fsdp2       what asks for gloo by its name, without and with SHMCOLL_FOR_GLOO=1
 
 An example imports from this file what every example needs: the backend's name (`backend`), a loop that is
 timed (`steps`), and a place for its results (`report`). It is started once for each backend and round, the
@@ -34,6 +35,8 @@ HERE = Path(__file__).resolve().parents[1]
 ROOT = HERE.parents[1]
 ENVIRONMENTS = ROOT / "build" / "frameworks"
 RANKS = 2
+SWITCH = {"SHMCOLL_FOR_GLOO": "1", "SHMCOLL_LOG": "info"}
+SWITCHED = "asked for gloo; its 2 ranks get shmcoll"  # says the log
 LIMIT_S = 600.0  # for one run of one example: DeepSpeed compiles for minutes when it first starts
 
 
@@ -159,8 +162,13 @@ def end(process: subprocess.Popen[str]) -> str:
         return "the launcher did not end its ranks"
 
 
-def run_once(run: Run, names: tuple[str, ...], python: str) -> dict[str, list[dict[str, Any]]]:
-    """Starts the example once. Returns what the ranks have reported under each of the names."""
+def run_once(
+    run: Run, names: tuple[str, ...], python: str, switch: bool = False
+) -> dict[str, list[dict[str, Any]]]:
+    """Starts the example once. Returns what the ranks have reported under each of the names.
+
+    `switch`: the groups that ask for gloo get shmcoll, without a change of the example.
+    """
     import torch
 
     command = [python, *(["-m", "torch.distributed.run"] if run.torchrun else [])]
@@ -171,7 +179,12 @@ def run_once(run: Run, names: tuple[str, ...], python: str) -> dict[str, list[di
         paths = [str(HERE / "common"), os.environ.get("PYTHONPATH", "")]
         process = subprocess.Popen(
             command,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **own},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(paths),
+                **own,
+                **(SWITCH if switch else {}),
+            },
             cwd=folder,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -189,6 +202,8 @@ def run_once(run: Run, names: tuple[str, ...], python: str) -> dict[str, list[di
         missing = [name for name in names if len(list(Path(folder).glob(f"{name}-?.pt"))) < RANKS]
         if process.returncode or missing:
             raise ExampleFailed(f"exit code {process.returncode}\n{said[-6000:]}")
+        if switch and SWITCHED not in said:
+            raise ExampleFailed(f"no group got shmcoll in gloo's place\n{said[-6000:]}")
         return {
             name: [torch.load(f"{folder}/{name}-{r}.pt", weights_only=False) for r in range(RANKS)]
             for name in names
@@ -214,32 +229,41 @@ def difference(got: Any, want: Any, tolerance: float) -> str:
     return ""
 
 
-def compare(run: Run, rounds: int) -> dict[str, Any]:
-    """Runs one example under its two backends by turns. Raises ExampleFailed if results differ."""
+def compare(run: Run, rounds: int, switch: bool = False) -> dict[str, Any]:
+    """Runs one example in two ways by turns. Raises ExampleFailed if results differ.
+
+    The ways are its two backends; or, with `switch`, gloo without and with the variable.
+    """
     python = python_for(run)
-    times: dict[str, list[float]] = {name: [] for name in run.backends}
+    reference = run.backends[0]
+    ways: list[tuple[str, tuple[str, ...], bool]] = []  # title, backends of the start, switched
+    if switch:
+        ways = [("gloo", ("gloo",), False), ("gloo, switched", ("gloo",), True)]
+    elif run.together:
+        ways = [(" and ".join(run.backends), run.backends, False)]
+    else:
+        ways = [(name, (name,), False) for name in run.backends]
+    times: dict[str, list[float]] = {}
     first: list[dict[str, Any]] = []
-    starts = [run.backends] if run.together else [(name,) for name in run.backends]
     for _ in range(rounds):
         found: dict[str, list[dict[str, Any]]] = {}
-        for names in starts:
+        for title, names, switched in ways:
             try:
-                found.update(run_once(run, names, python))
+                ranks_of = run_once(run, names, python, switched)
             except ExampleFailed as failure:
-                raise ExampleFailed(f"under {' and '.join(names)}: {failure}") from None
-        for name, ranks in found.items():
+                raise ExampleFailed(f"under {title}: {failure}") from None
+            found.update(ranks_of if len(names) > 1 else {title: ranks_of[names[0]]})
+        for title, ranks in found.items():
             first = first or ranks
             for rank, (mine, other) in enumerate(zip(ranks, first)):
                 how = difference(mine["results"], other["results"], run.tolerance)
                 if how:
-                    raise ExampleFailed(
-                        f"{name}, rank {rank}, not as under {run.backends[0]}: {how}"
-                    )
-            times[name].append(max(one["step_s"] for one in ranks))
-    theirs, ours = (times[name] for name in run.backends)
+                    raise ExampleFailed(f"{title}, rank {rank}, not as under {reference}: {how}")
+            times.setdefault(title, []).append(max(one["step_s"] for one in ranks))
+    theirs, ours = times.values()
     return {
         "ratio": median(a / b for a, b in zip(theirs, ours)),
-        "times": [f"{name} {1e3 * median(times[name]):.3f} ms" for name in run.backends],
+        "times": [f"{title} {1e3 * median(times[title]):.3f} ms" for title in times],
         "equal": f"within {run.tolerance:g}" if run.tolerance else "exactly",
     }
 
@@ -257,8 +281,13 @@ def main() -> int:
     parser.add_argument("only", nargs="*", help="examples; all if none is named")
     parser.add_argument("--rounds", type=int, default=3, help="runs under each backend")
     parser.add_argument("--json", type=Path, help="write the figures to this file as well")
+    parser.add_argument(
+        "--switch", action="store_true", help="gloo compared with gloo under SHMCOLL_FOR_GLOO=1"
+    )
     args = parser.parse_args()
     chosen = [run for run in EXAMPLES if not args.only or Path(run.script).parent.name in args.only]
+    if args.switch:
+        chosen = [run for run in chosen if "gloo" in run.backends]
     if not chosen:
         known = sorted({Path(run.script).parent.name for run in EXAMPLES})
         parser.error(f"no such example; there are: {', '.join(known)}")
@@ -270,7 +299,7 @@ def main() -> int:
     figures, failed = {}, []
     for run in chosen:
         try:
-            found = figures[run.name] = compare(run, args.rounds)
+            found = figures[run.name] = compare(run, args.rounds, args.switch)
         except ExampleFailed as failure:
             failed.append(run.name)
             print(f"{run.name:28} FAILED: {failure}", flush=True)
