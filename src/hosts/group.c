@@ -449,6 +449,8 @@ static enum shc_status run_kind(const struct shc_hosts_call *call)
         return shc_hosts_scatter(call);
     case SHC_ALL_TO_ALL:
         return shc_hosts_alltoall(call);
+    case SHC_ALL_REDUCE_SPARSE:
+        return shc_hosts_sparse(call);
     default:
         return shc_hosts_reduce(call);
     }
@@ -476,7 +478,7 @@ enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn)
 
 static bool has(enum shc_op_kind kind)
 {
-    return kind <= SHC_REDUCE_SCATTER_UNEVEN;
+    return kind <= SHC_ALL_REDUCE_SPARSE;
 }
 
 enum shc_status shc_hosts_describe(struct shc_hosts *hosts, const struct shc_op *op,

@@ -46,7 +46,8 @@ struct shc_hosts_said {
     uint64_t count;
     uint32_t kind, dtype, redop, elem_bytes, dtype_tag;
     int32_t root;
-    uint64_t list; /* a hash of the sizes of a list whose tensors may differ */
+    uint64_t
+        list; /* a hash of the sizes of a list whose tensors may differ, or of a sparse tensor */
     uint8_t unused[64 - 48];
     struct shc_hosts_sizes sizes; /* is not compared */
 };
@@ -288,3 +289,4 @@ SHC_NODISCARD enum shc_status shc_hosts_alltoall(const struct shc_hosts_call *ca
 /* What this rank says of its sizes. */
 void shc_hosts_alltoall_sizes(const struct shc_hosts_call *call, struct shc_hosts_sizes *sizes);
 SHC_NODISCARD enum shc_status shc_hosts_gather(const struct shc_hosts_call *call);
+SHC_NODISCARD enum shc_status shc_hosts_sparse(const struct shc_hosts_call *call);

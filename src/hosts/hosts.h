@@ -133,9 +133,9 @@ enum shc_status shc_hosts_prove(struct shc_hosts *hosts, char *error);
 enum shc_status shc_hosts_check(struct shc_hosts *hosts, const struct shc_op *op, char *error);
 
 /*
- * As shc_run(), for all collectives except SHC_ALL_REDUCE_SPARSE (SHC_ERR_UNSUPPORTED). Sums are added in the order of
- * ranks on each host, and then in the order of hosts (by their smallest ranks): the bits depend on which ranks share a
- * host, and on nothing else. A reduce_scatter has those of a slice of the all_reduce.
+ * As shc_run(), for all collectives. Sums are added in the order of ranks on each host, and then in the order of hosts
+ * (by their smallest ranks): the bits depend on which ranks share a host, and on nothing else. A reduce_scatter has
+ * those of a slice of the all_reduce, and a sparse all_reduce those of the dense one.
  */
 enum shc_status shc_hosts_run(struct shc_hosts *hosts, const struct shc_op *op, char *error);
 

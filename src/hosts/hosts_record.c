@@ -20,7 +20,7 @@
 static bool reduces(enum shc_op_kind kind)
 {
     return kind == SHC_ALL_REDUCE || kind == SHC_REDUCE || kind == SHC_REDUCE_SCATTER ||
-           kind == SHC_REDUCE_SCATTER_UNEVEN;
+           kind == SHC_REDUCE_SCATTER_UNEVEN || kind == SHC_ALL_REDUCE_SPARSE;
 }
 
 static bool has_root(enum shc_op_kind kind)
@@ -28,12 +28,27 @@ static bool has_root(enum shc_op_kind kind)
     return kind == SHC_BROADCAST || kind == SHC_REDUCE || kind == SHC_GATHER || kind == SHC_SCATTER;
 }
 
+#define NO_SIZES 0xcbf29ce484222325u
+
+static uint64_t add_size(uint64_t hash, uint64_t size)
+{
+    return (hash ^ size) * 0x9e3779b97f4a7c15u ^ hash >> 29;
+}
+
 /* Of the sizes of a list. */
 static uint64_t hash_of(const struct shc_tensors *list)
 {
-    uint64_t hash = 0xcbf29ce484222325u;
+    uint64_t hash = NO_SIZES;
     for (uint32_t i = 0; i < list->count; i++)
-        hash = (hash ^ shc_vector_elements(&list->list[i])) * 0x9e3779b97f4a7c15u ^ hash >> 29;
+        hash = add_size(hash, shc_vector_elements(&list->list[i]));
+    return hash;
+}
+
+static uint64_t hash_sparse(const struct shc_sparse *tensor)
+{
+    uint64_t hash = add_size(NO_SIZES, (uint64_t)tensor->sparse_ndim);
+    for (int d = 0; d < tensor->ndim; d++)
+        hash = add_size(hash, (uint64_t)tensor->sizes[d]);
     return hash;
 }
 
@@ -55,6 +70,8 @@ static struct shc_hosts_said say(const struct shc_hosts_call *call)
         said.list = hash_of(&op->output);
     if (op->kind == SHC_REDUCE_SCATTER_UNEVEN)
         said.list = hash_of(&op->input);
+    if (op->kind == SHC_ALL_REDUCE_SPARSE)
+        said.list = hash_sparse(op->sparse);
     if (op->kind == SHC_ALL_TO_ALL)
         shc_hosts_alltoall_sizes(call, &said.sizes);
     return said;

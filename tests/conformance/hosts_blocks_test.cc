@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Groups over several hosts: operations with a block for each rank, in any layout, in place, and of any size.
+// Groups over several hosts: operations with a block for each rank, in any layout, in place, and of any size;
+// and sparse sums.
 #include "tests/support/hosts_oracle.h"
 
+#include <set>
+
 using namespace shmcoll::test;
+using elements::Combination;
 using Group = HostsGroup;
 
 namespace
@@ -575,6 +579,163 @@ std::vector<Difference> differences()
         {"TradesAtHome", SHC_ALL_TO_ALL,
          [](Lists &lists, int rank) { lists.sizes[4 + 2] -= rank == 3; }, "a rank sends another"},
     };
+}
+
+// ---- sparse sums ----
+
+const int64_t kRows = 12, kColumns = 30; // are indexed
+
+// What a rank gives: places of entries, of which some come twice, and the values.
+struct Entries {
+    std::vector<size_t> places;
+    Bytes values;
+};
+
+std::vector<Entries> entries_of(const Combination &what, size_t world, size_t count, size_t width)
+{
+    std::vector<Entries> all(world);
+    for (size_t rank = 0; rank < world; rank++) {
+        const size_t own = rank % 3 == 2 ? 0 : count * (rank + 1);
+        for (size_t i = 0; i < own; i++)
+            all[rank].places.push_back(elements::below(kRows * kColumns));
+        all[rank].values = elements::random_sources(what.dtype, 1, own * width)[0];
+    }
+    return all;
+}
+
+// The tensor of these entries, made dense: entries of one place are added in their order.
+Bytes made_dense(const Combination &what, const Entries &entries, size_t width)
+{
+    const size_t bytes = shc_dtype_bytes(what.dtype);
+    std::map<size_t, std::vector<size_t>> of;
+    for (size_t i = 0; i < entries.places.size(); i++)
+        of[entries.places[i]].push_back(i);
+    Bytes dense(static_cast<size_t>(kRows * kColumns) * width * bytes);
+    for (const auto &[place, numbers] : of)
+        for (size_t k = 0; k < width; k++) {
+            std::vector<const uint8_t *> sources;
+            for (const size_t i : numbers)
+                sources.push_back(entries.values.data() + (i * width + k) * bytes);
+            ref::reduce(what.dtype, SHC_SUM, sources, 0, nullptr,
+                        dense.data() + (place * width + k) * bytes);
+        }
+    return dense;
+}
+
+struct SparseSum {
+    SparseSum(const Combination &combination, const Labels &labels, size_t count, size_t dense)
+        : what(combination), width(dense), given(entries_of(what, labels.size(), count, dense))
+    {
+        const size_t bytes = shc_dtype_bytes(what.dtype);
+        std::vector<Bytes> inputs;
+        std::set<size_t> present;
+        for (const Entries &one : given) {
+            inputs.push_back(made_dense(what, one, width));
+            present.insert(one.places.begin(), one.places.end());
+        }
+        const std::vector<double> factors(labels.size(), 1);
+        places.assign(present.begin(), present.end());
+        values.resize(places.size() * width * bytes);
+        for (size_t i = 0; i < places.size() * width; i++)
+            expected_element(what, labels, inputs, factors, places[i / width] * width + i % width,
+                             values.data() + i * bytes);
+    }
+    Combination what;
+    size_t width;
+    std::vector<Entries> given;
+    std::vector<size_t> places; // of the result
+    Bytes values;
+};
+
+void check_sparse(Group &group, const SparseSum &sum, bool submits)
+{
+    const Entries &given = sum.given[static_cast<size_t>(group.rank)];
+    const size_t bytes = shc_dtype_bytes(sum.what.dtype), count = given.places.size();
+    const int64_t columns = kColumns;
+    std::vector<int64_t> indices;
+    for (const size_t place : given.places)
+        indices.push_back(static_cast<int64_t>(place) / columns);
+    for (const size_t place : given.places)
+        indices.push_back(static_cast<int64_t>(place) % columns);
+    Elements values(given.values, bytes, group.rank % 2 == 1);
+    const int64_t sizes[] = {kRows, kColumns, static_cast<int64_t>(sum.width)};
+    const int64_t index_sizes[] = {2, static_cast<int64_t>(count)};
+    shc_sparse tensor = {};
+    tensor.ndim = 3;
+    tensor.sparse_ndim = 2;
+    tensor.sizes = sizes;
+    tensor.count = count;
+    tensor.indices = {indices.data(), 2, index_sizes, nullptr};
+    tensor.values = values.tensor;
+    shc_op op = op_of(SHC_ALL_REDUCE_SPARSE);
+    op.dtype = sum.what.dtype;
+    op.redop = sum.what.redop;
+    op.sparse = &tensor;
+    ASSERT_EQ(submits ? group.submit(op) : group.run(op), SHC_OK) << group.error;
+    ASSERT_EQ(tensor.sum_count, sum.places.size());
+    size_t wrong = 0;
+    for (size_t i = 0; i < sum.places.size(); i++)
+        wrong += tensor.sum_indices[i] * columns + tensor.sum_indices[sum.places.size() + i] !=
+                 static_cast<int64_t>(sum.places[i]);
+    EXPECT_EQ(wrong, 0u);
+    EXPECT_TRUE(
+        elements::all_same(sum.what.dtype, static_cast<uint8_t *>(tensor.sum_values), sum.values))
+        << elements::name_of(sum.what) << ", " << sum.places.size() << " places";
+    EXPECT_TRUE(values.values() == given.values && values.is_tidy());
+    free(tensor.sum_indices);
+    free(tensor.sum_values);
+}
+
+// Entries that fit the records, and that do not; of several columns, of no bytes, and none.
+TEST_P(HostsBlocks, SparseSumsHaveTheBitsOfDenseOnes)
+{
+    const Labels &labels = GetParam().labels;
+    std::vector<SparseSum> sums;
+    size_t number = labels.size(); // the maps take turns
+    for (const Combination &what : elements::combinations())
+        if ((what.redop == SHC_SUM || what.redop == SHC_AVG) && number++ % 3 == 0)
+            sums.emplace_back(what, labels, sums.size() % 2 ? 9 : 300, 1 + sums.size() % 4);
+    for (const size_t width : {size_t{0}, size_t{5}, size_t{kSlow ? 9 : 200}})
+        sums.emplace_back(Combination{SHC_FLOAT32, SHC_SUM}, labels, 400, width);
+    sums.emplace_back(Combination{SHC_FLOAT16, SHC_AVG}, labels, 0, 3);
+    Network network(host_count(labels));
+    run_hosts(labels, network, [&](Group &group) {
+        for (size_t i = 0; i < sums.size(); i++) {
+            check_sparse(group, sums[i], i % 2 == 1);
+            if (HasFatalFailure())
+                return;
+        }
+    });
+}
+
+// One rank has another size, or an index that is out of range (also where values go in another type).
+TEST(HostsDiffer, AWrongSparseTensorIsToldOnAllRanks)
+{
+    for (const shc_dtype dtype : {SHC_FLOAT32, SHC_FLOAT16})
+        for (const bool size : {true, false}) {
+            Network network(2);
+            run_hosts(kTwoOfTwo, network, [&](Group &group) {
+                const bool bad = group.rank == 3;
+                const int64_t sizes[] = {size && bad ? 71 : 70};
+                const int64_t index_sizes[] = {1, 2}, two = 2;
+                int64_t indices[] = {1, !size && bad ? 70 : 69};
+                float values[] = {1, 2};
+                shc_sparse tensor = {};
+                tensor.ndim = tensor.sparse_ndim = 1;
+                tensor.sizes = sizes;
+                tensor.count = 2;
+                tensor.indices = {indices, 2, index_sizes, nullptr};
+                tensor.values = {values, 1, &two, nullptr};
+                shc_op op = op_of(SHC_ALL_REDUCE_SPARSE);
+                op.dtype = dtype;
+                op.sparse = &tensor;
+                EXPECT_EQ(group.run(op), size ? SHC_ERR_MISMATCH : SHC_ERR_INVALID) << group.error;
+                const char *words = size ? "differ: sparse all_reduce #1 (float"
+                                         : "index 70 of entry 1 in dimension 0, whose size is 70";
+                EXPECT_NE(std::string(group.error).find(words), std::string::npos) << group.error;
+                EXPECT_EQ(tensor.sum_values, nullptr);
+            });
+        }
 }
 
 // Before a byte of any output has changed, on all ranks; short calls, and long ones.

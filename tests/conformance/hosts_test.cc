@@ -439,9 +439,9 @@ TEST(HostsFail, WhatIsWrongOnOneRankIsToldBeforeAnythingHappens)
         wrong.root = 4;
         EXPECT_EQ(group.run(wrong), SHC_ERR_INVALID);
         EXPECT_STREQ(group.error, "broadcast: root 4 is not a rank (0 to 3)");
-        wrong.kind = SHC_ALL_REDUCE_SPARSE;
+        wrong.kind = SHC_SEND;
         EXPECT_EQ(group.run(wrong), SHC_ERR_UNSUPPORTED);
-        EXPECT_EQ(std::string(group.error), std::string(shc_op_kind_name(SHC_ALL_REDUCE_SPARSE)) +
+        EXPECT_EQ(std::string(group.error), std::string(shc_op_kind_name(SHC_SEND)) +
                                                 ": a group over several hosts does not have it");
         EXPECT_EQ(group.run(sum.op), SHC_OK) << group.error; // the group goes on
         EXPECT_EQ(sum.x[0], 4.f);

@@ -45,6 +45,16 @@ def check_all_reduce(rank: int) -> None:
     several = [torch.full((n,), rank + 1.0) for n in (3, 70_000, 1)]
     dist.all_reduce_coalesced(several)
     assert all((t == 10).all() for t in several)
+    for count in (10, 5000):  # each index is in one rank of each host
+        indices = torch.arange(count).mul(2).add(rank % 2).unsqueeze(0)
+        for dtype in (torch.float32, torch.float16):
+            values = torch.full((count, 3), rank + 1, dtype=dtype)
+            sparse = torch.sparse_coo_tensor(indices, values, (2 * count, 3))
+            work = dist.all_reduce(sparse, async_op=rank % 2 == 1)
+            if work:
+                work.wait()
+            wanted = torch.tensor([[4.0], [6.0]]).expand(2, 3).repeat(count, 1).to(dtype)
+            assert torch.equal(sparse.to_dense(), wanted)
 
 
 def check_broadcast(rank: int) -> None:

@@ -141,11 +141,5 @@ EXCLUDED = (
 )
 
 
-# What a group over several hosts refuses: the test, and what it must fail with.
-NOT_OVER_HOSTS = {
-    "test_sparse_all_reduce_sum": "sparse all_reduce: a group over several hosts does not have it",
-}
-
-
 def exclusion(test: str) -> Exclusion | None:
     return next((one for one in EXCLUDED if test in one.tests), None)
