@@ -27,7 +27,11 @@ class Sight:
         self.index = index
         self.step: Step = program.steps[index]
         self.dtype: torch.dtype = getattr(torch, self.step.dtype)
+        self.hosts = program.hosts(self.step.group)
         self.world = len(program.members(self.step.group))
+
+    def fold(self, inputs: list[torch.Tensor]) -> torch.Tensor:
+        return oracle.fold(inputs, self.step.op, self.hosts)
 
     def count(self, part: int = 0) -> int:
         return math.prod(self.step.shapes[part])
@@ -84,7 +88,7 @@ class Sight:
 def _folded(sight: Sight, part: int) -> torch.Tensor:
     inputs = [sight.values(r, part, sight.count(part)) for r in range(sight.world)]
     for _ in range(sight.step.repeat):
-        result = oracle.fold(inputs, sight.step.op)
+        result = sight.fold(inputs)
         inputs = [result] * sight.world
     return result
 
@@ -103,7 +107,7 @@ def _all_reduce_sparse(sight: Sight, me: int) -> list[torch.Tensor]:
     places, rows = torch.cat([own for own, _ in given]).unique(return_inverse=True)
     parts = zip(rows.split([len(own) for own, _ in given]), given)
     dense = [oracle.sums(own, values, len(places)) for own, (_, values) in parts]
-    return [sight.indices(places).reshape(-1), oracle.fold(dense, sight.step.op)]
+    return [sight.indices(places).reshape(-1), sight.fold(dense)]
 
 
 def _reduce(sight: Sight, me: int) -> list[torch.Tensor]:
@@ -147,11 +151,11 @@ def _scatter(sight: Sight, me: int) -> list[torch.Tensor]:
 def _reduce_scatter(sight: Sight, me: int) -> list[torch.Tensor]:
     parts = range(len(sight.step.shapes))
     inputs = [[sight.block(r, me, part) for r in range(sight.world)] for part in parts]
-    return [oracle.fold(blocks, sight.step.op) for blocks in inputs]
+    return [sight.fold(blocks) for blocks in inputs]
 
 
 def _reduce_scatter_uneven(sight: Sight, me: int) -> list[torch.Tensor]:
-    return [oracle.fold([sight.rows(r, me) for r in range(sight.world)], sight.step.op)]
+    return [sight.fold([sight.rows(r, me) for r in range(sight.world)])]
 
 
 def _all_to_all(sight: Sight, me: int) -> list[torch.Tensor]:

@@ -82,6 +82,12 @@ class Program(_Text):
     def members(self, group: int) -> tuple[int, ...]:
         return self.groups[group - 1] if group else tuple(range(self.world))
 
+    def hosts(self, group: int) -> list[int]:
+        """The host of each member, as SHMCOLL_FAKE_HOSTS has it."""
+        fake = dict(self.settings).get("SHMCOLL_FAKE_HOSTS", f"1x{MAX_WORLD}")
+        hosts, ranks = map(int, fake.split("x"))
+        return [min(rank // ranks, hosts - 1) for rank in self.members(group)]
+
     def thread_of(self, group: int) -> int:
         return self.threads[group % len(self.threads)]
 

@@ -59,6 +59,9 @@ SETTINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("SHMCOLL_TUNING", "inline=0,small=0,small_of_two=0"),),
     # Each wait of a millisecond looks for a cycle, and a wrong verdict fails its call.
     (("SHMCOLL_LATE_MS", "1"), ("SHMCOLL_ON_DEADLOCK", "raise"), ("SHMCOLL_LOG", "off")),
+    # Over several hosts; those of the second kind are of different sizes if there are more than three ranks.
+    (("SHMCOLL_FAKE_HOSTS", "2x2"), ("GLOO_SOCKET_IFNAME", "lo"), ("SHMCOLL_LOG", "off")),
+    (("SHMCOLL_FAKE_HOSTS", "3x1"), ("GLOO_SOCKET_IFNAME", "lo"), ("SHMCOLL_LOG", "off")),
 )
 NAMES = tuple(KINDS)
 

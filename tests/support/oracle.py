@@ -8,6 +8,7 @@ rounding at the end. So there is one right answer, and no tolerance. Only a NaN'
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -69,9 +70,11 @@ def plain(dtype: torch.dtype, count: int, seed: int) -> torch.Tensor:
     return (torch.randn(count, generator=rng) * 4).to(dtype)
 
 
-def fold(inputs: list[torch.Tensor], name: str) -> torch.Tensor:
-    """The result, from the inputs of all ranks in rank order."""
+def fold(inputs: list[torch.Tensor], name: str, hosts: Sequence[int] = ()) -> torch.Tensor:
+    """The result, from the inputs of all ranks in rank order; hosts: the host of each, if there are several."""
     dtype = inputs[0].dtype
+    if len(set(hosts)) > 1 and dtype in (*FLOATS, *COMPLEX) and name not in ("min", "max"):
+        return _fold_over_hosts(inputs, name, hosts)
     if dtype == torch.bool:
         return _fold_bool(inputs, name)
     if dtype in COMPLEX:
@@ -81,6 +84,31 @@ def fold(inputs: list[torch.Tensor], name: str) -> torch.Tensor:
     if dtype in FLOATS:
         return _fold_floats(inputs, name)
     return _fold_ints([t.numpy() for t in inputs], name)
+
+
+def _fold_over_hosts(inputs: list[torch.Tensor], name: str, hosts: Sequence[int]) -> torch.Tensor:
+    """Each host's ranks in order, and then the hosts in the order of their first ranks."""
+    dtype = inputs[0].dtype
+    wide = [t.to(torch.float32) if dtype in NARROW else t for t in inputs]
+    if name == "premul_sum":
+        wide = [_scaled(t, rank) for rank, t in enumerate(wide)]
+    step = "product" if name == "product" else "sum"
+    partials = []
+    for host in dict.fromkeys(hosts):
+        total = fold([t for t, where in zip(wide, hosts) if where == host], step)
+        partials.append(total.to(dtype).to(torch.float32) if dtype == torch.bfloat16 else total)
+    total = fold(partials, step)
+    if name == "avg" and dtype in COMPLEX:  # whose division by a number multiplies
+        torch.view_as_real(total).div_(len(inputs))
+    elif name == "avg":
+        total = total / len(inputs)
+    return _rounded(total, dtype) if dtype in NARROW else total
+
+
+def _scaled(t: torch.Tensor, rank: int) -> torch.Tensor:
+    if t.dtype in COMPLEX:
+        return torch.view_as_complex(_scaled(torch.view_as_real(t), rank).contiguous())
+    return t * torch.tensor(FACTOR + rank, dtype=t.dtype)
 
 
 def _rounded(wide: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -131,8 +159,7 @@ def _lesser(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 def _fold_floats(inputs: list[torch.Tensor], name: str) -> torch.Tensor:
     if name == "premul_sum":
-        factors = [torch.tensor(FACTOR + r, dtype=inputs[0].dtype) for r in range(len(inputs))]
-        inputs = [t * f for t, f in zip(inputs, factors)]
+        inputs = [_scaled(t, rank) for rank, t in enumerate(inputs)]
     out = inputs[0].clone()
     for t in inputs[1:]:
         if name == "product":
