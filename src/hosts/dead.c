@@ -3,9 +3,7 @@
  * The death line. A rank whose call has failed puts the reason into the store, where the first one wins, and raises
  * what stands there. A thread of each leader waits for that key: told, it fails its island, and with it all its ranks.
  *
- *   <g>/dead         the reason; the first put wins
- *   <g>/left         counter: hosts that have left
- *   <g>/left/<host>  the last call in which the host took part; its leader writes it
+ *   <g>/dead  the reason; the first put wins
  */
 #include "hosts/dead.h"
 #include "hosts/group.h"
@@ -22,21 +20,9 @@
 #define IDLE_NS  (200 * SHC_NS_PER_MS) /* and while none does */
 #define GRACE_NS \
     SHC_NS_PER_S /* for a call that runs when the store goes: all may have come for it */
-#define ANSWER_NS (500 * SHC_NS_PER_MS) /* most that a failing rank waits for the store */
-#define ASK_NS    (10 * SHC_NS_PER_MS) /* between two looks for a reason, where one has only a hint */
-#define LATE_NS \
-    (100 * SHC_NS_PER_MS) /* then a rank asks who has left, and after twice that again */
-#define LATEST_NS    (5 * SHC_NS_PER_S)
-#define FAREWELL_NS  (100 * SHC_NS_PER_MS) /* most that a close waits for the store */
+#define ANSWER_NS    (500 * SHC_NS_PER_MS) /* most that a failing rank waits for the store */
+#define ASK_NS       (10 * SHC_NS_PER_MS) /* between two looks for a reason, where one has only a hint */
 #define LATE_LINE_NS (5 * SHC_NS_PER_S)
-#define LEFT_MAGIC   UINT64_C(0x317466656c2d6873) /* "sh-left1" */
-
-struct left {
-    uint64_t magic;
-    uint64_t number; /* of the last call in which the host took part */
-    int32_t host;
-    uint32_t unused;
-};
 
 /* ---- errands ---- */
 
@@ -63,47 +49,6 @@ static void put_reason(struct shc_errand *errand)
     }
     errand->error = store->put_first(store->ctx, key, &s->wish, sizeof s->wish, s->stands,
                                      sizeof s->stands, &s->bytes);
-}
-
-/* The host has left. */
-static void put_left(struct shc_errand *errand)
-{
-    const struct left *left = (const struct left *)(const void *)errand->memory;
-    const struct shc_store *store = shc_life_store(errand->life);
-    char key[SHC_LIFE_KEY_BYTES];
-    int64_t count;
-    shc_life_key(errand->life, "left", left->host, key);
-    errand->error = store->set(store->ctx, key, left, sizeof *left);
-    shc_life_key(errand->life, "left", -1, key);
-    if (errand->error == 0)
-        errand->error = store->add(store->ctx, key, 1, &count);
-}
-
-struct departures {
-    int hosts, host;
-    struct {
-        size_t bytes; /* 0: has not left */
-        struct left left;
-    } of[];
-};
-
-static void get_departures(struct shc_errand *errand)
-{
-    struct departures *d = (struct departures *)(void *)errand->memory;
-    const struct shc_store *store = shc_life_store(errand->life);
-    char key[SHC_LIFE_KEY_BYTES];
-    int64_t count = 0;
-    shc_life_key(errand->life, "left", -1, key);
-    errand->error = store->add(store->ctx, key, 0, &count);
-    for (int host = 0; host < d->hosts && count > 0 && errand->error == 0; host++) {
-        if (host == d->host)
-            continue;
-        shc_life_key(errand->life, "left", host, key);
-        const int error = store->get(store->ctx, key, &d->of[host].left, sizeof d->of[host].left,
-                                     &d->of[host].bytes);
-        if (error != 0)
-            d->of[host].bytes = 0; /* also a value that is too long */
-    }
 }
 
 /* ---- what stands ---- */
@@ -164,7 +109,7 @@ enum shc_status shc_dead_begin(const struct shc_hosts_call *call)
     const bool gone = dead->gone;
     shc_life_unlock(dead->life);
     dead->asked_ns = shc_clock_ns();
-    dead->again_ns = LATE_NS;
+    dead->again_ns = SHC_LEAVING_LATE_NS;
     SHC_TRY(told(hosts));
     if (!gone)
         return SHC_OK;
@@ -172,19 +117,12 @@ enum shc_status shc_dead_begin(const struct shc_hosts_call *call)
     return shc_hosts_fail(hosts, st, "%s", text);
 }
 
-static void forget_departures(struct shc_dead *dead)
-{
-    if (dead->departures)
-        shc_errand_drop(dead->departures);
-    dead->departures = NULL;
-}
-
 void shc_dead_end(struct shc_hosts *hosts, enum shc_status st)
 {
     struct shc_dead *dead = &hosts->dead;
     if (!dead->life)
         return;
-    forget_departures(dead);
+    shc_leaving_forget(dead);
     shc_life_lock(dead->life);
     dead->call = NULL;
     if (st == SHC_OK)
@@ -203,57 +141,12 @@ void shc_dead_await(struct shc_hosts *hosts, bool awaits)
     shc_life_unlock(dead->life);
 }
 
-static void ask_for_departures(struct shc_hosts *hosts)
-{
-    struct shc_dead *dead = &hosts->dead;
-    struct departures *d;
-    const size_t bytes = sizeof *d + (size_t)hosts->plan.hosts * sizeof d->of[0];
-    dead->asked_ns = shc_clock_ns();
-    dead->again_ns = dead->again_ns < LATEST_NS ? dead->again_ns * 2 : LATEST_NS;
-    dead->departures = shc_errand_create(dead->life, get_departures, bytes);
-    if (!dead->departures)
-        return;
-    d = (struct departures *)(void *)dead->departures->memory;
-    d->hosts = hosts->plan.hosts;
-    d->host = hosts->host;
-    shc_errand_start(dead->departures, false);
-}
-
-static enum shc_status judge_departures(struct shc_hosts *hosts)
-{
-    struct shc_errand *errand = hosts->dead.departures;
-    const struct departures *d = (const struct departures *)(const void *)errand->memory;
-    for (int host = 0; host < d->hosts && errand->error == 0; host++) {
-        const struct left *left = &d->of[host].left;
-        char ranks[96];
-        if (d->of[host].bytes != sizeof *left || left->magic != LEFT_MAGIC || left->host != host)
-            continue; /* not there, or not written by its leader */
-        if (left->number >= hosts->number)
-            continue; /* it has done its part of this call */
-        shc_hosts_plan_text(&hosts->plan, host, ranks, sizeof ranks);
-        return shc_hosts_fail(hosts, SHC_ERR_PEER_LEFT,
-                              "host %d (%s) has left the group \"%s\" after its call #%llu", host,
-                              ranks, shc_hosts_group_name(hosts), (unsigned long long)left->number);
-    }
-    return SHC_OK;
-}
-
 enum shc_status shc_dead_look(struct shc_hosts *hosts)
 {
-    struct shc_dead *dead = &hosts->dead;
-    if (!dead->life)
+    if (!hosts->dead.life)
         return SHC_OK;
     SHC_TRY(told(hosts));
-    if (!dead->departures) {
-        if (shc_clock_ns() - dead->asked_ns >= dead->again_ns)
-            ask_for_departures(hosts);
-        return SHC_OK;
-    }
-    if (!shc_errand_wait(dead->departures, 0))
-        return SHC_OK;
-    const enum shc_status st = judge_departures(hosts);
-    forget_departures(dead);
-    return st;
+    return shc_leaving_look(hosts);
 }
 
 static struct shc_errand *begin_to_put(struct shc_dead *dead, const struct shc_hosts_reason *reason,
@@ -534,23 +427,6 @@ enum shc_status shc_dead_watch(struct shc_hosts *hosts)
     if (told.status != SHC_OK)
         shc_comm_abort(hosts->island, told.text); /* it came when this rank had no message */
     return start_watcher(hosts, NULL);
-}
-
-void shc_dead_close(struct shc_hosts *hosts)
-{
-    struct shc_dead *dead = &hosts->dead;
-    if (!dead->life || !shc_life_close(dead->life))
-        return;
-    if (!shc_hosts_leads(hosts) || !hosts->gate || dead->told.status != SHC_OK)
-        return; /* nobody waits for this host */
-    struct shc_errand *errand = shc_errand_create(dead->life, put_left, sizeof(struct left));
-    if (!errand)
-        return;
-    *(struct left *)(void *)errand->memory =
-        (struct left){.magic = LEFT_MAGIC, .number = dead->completed, .host = hosts->host};
-    shc_errand_start(errand, false);
-    (void)!shc_errand_wait(errand, FAREWELL_NS);
-    shc_errand_drop(errand);
 }
 
 void shc_dead_free(struct shc_hosts *hosts)

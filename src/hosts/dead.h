@@ -75,10 +75,27 @@ SHC_NODISCARD enum shc_status shc_dead_settle(struct shc_hosts *hosts, enum shc_
 /* This rank aborts the group. Waits for nothing. */
 void shc_dead_tell_abort(struct shc_hosts *hosts, const char *reason);
 
-/* The group is closed: a leader says that its host takes part in no later call. */
-void shc_dead_close(struct shc_hosts *hosts);
 void shc_dead_free(struct shc_hosts *hosts);
 
+/* ---- leaving.c ---- */
+
+/* Then a rank that waits for other hosts asks which of them have left, and after twice that again. */
+#define SHC_LEAVING_LATE_NS (100 * SHC_NS_PER_MS)
+
+/* Called while a call waits for other hosts: has one of them left before it? */
+SHC_NODISCARD enum shc_status shc_leaving_look(struct shc_hosts *hosts);
+
+/* The call has ended. */
+void shc_leaving_forget(struct shc_dead *dead);
+
+/* Asks whether the rank has left (HOST-27). The errand is the caller's to wait for and to drop; NULL: no memory. */
+SHC_NODISCARD struct shc_errand *shc_dead_ask_gone(const struct shc_hosts *hosts, int rank);
+
+/* The answer. pre: the errand is done. */
+bool shc_dead_is_gone(struct shc_errand *errand);
+
+/* The group is closed. If it `says` so: this rank has left, and if it leads, its host takes part in no later call. */
+void shc_dead_close(struct shc_hosts *hosts, bool says);
 /* ---- reason.c ---- */
 
 /* Is the value one that a rank of this group could have written? Then it is copied; its text can be printed. */

@@ -526,7 +526,7 @@ void shc_hosts_close(struct shc_hosts *hosts)
         return;
     if (hosts->p2p)
         shc_hosts_p2p_close(hosts->p2p);
-    shc_dead_close(hosts);
+    shc_dead_close(hosts, true);
 }
 
 void shc_hosts_free(struct shc_hosts *hosts)

@@ -23,7 +23,9 @@
 #define LIFE_SLOT   (SLOTS + 1)           /* nothing is ever sent there */
 #define LOOK_NS     (20 * SHC_NS_PER_MS)  /* between two looks while something is in doubt */
 #define LATE_NS     (100 * SHC_NS_PER_MS) /* then a rank that is waited for is watched */
-#define HINT_NS     (200 * SHC_NS_PER_MS) /* an engine's error is only a hint for so long */
+#define ASK_NS \
+    (500 * SHC_NS_PER_MS) /* and after each so long the store is asked whether it has left */
+#define HINT_NS (200 * SHC_NS_PER_MS) /* an engine's error is only a hint for so long */
 
 /* What goes over the network. */
 struct envelope {
@@ -48,11 +50,13 @@ struct stream {
 enum flight_kind { ANY_FRAME, FRAME, CHUNK, LIFELINE };
 
 struct peer {
-    bool busy;          /* a frame is on its way to it */
-    bool watched;       /* a receive of the lifeline is under way */
-    uint64_t wanted_ns; /* since when a message waits for it; 0: none does */
-    bool broken;        /* the engine has failed with it */
-    uint64_t broken_ns; /* when */
+    bool busy;                /* a frame is on its way to it */
+    bool watched;             /* a receive of the lifeline is under way */
+    uint64_t wanted_ns;       /* since when a message waits for it; 0: none does */
+    struct shc_errand *asked; /* whether it has left; NULL: not under way */
+    uint64_t ask_ns;          /* when it is asked next */
+    bool broken;              /* the engine has failed with it, or it has left */
+    uint64_t broken_ns;       /* when */
     char error[256];
 };
 
@@ -71,6 +75,7 @@ struct shc_hosts_p2p {
     struct peer *peers; /* [others] */
     struct stream *streams;
     bool in_doubt; /* it looks again soon */
+    bool asks;     /* it looks again in some time */
 };
 
 /* ---- failures ---- */
@@ -86,7 +91,7 @@ static void no_memory(struct shc_hosts_p2p *p2p)
     fail(p2p, "no memory for messages between hosts");
 }
 
-/* REM-8: the engine has failed with that rank. Why, others may be about to tell. */
+/* REM-8: the engine has failed with that rank, or it has left (""). Why, others may be about to tell. */
 static void note_broken(struct shc_hosts_p2p *p2p, int index, const char *error)
 {
     struct peer *peer = &p2p->peers[index - p2p->locals];
@@ -106,10 +111,35 @@ static void judge_broken(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
         p2p->in_doubt = true;
         return;
     }
-    snprintf(text, sizeof text,
-             "the connection to rank %d (host %d) has ended, so it has left the group, or died: %s",
-             p2p->hosts->plan.name_of[rank], p2p->hosts->plan.host_of[rank], peer->error);
+    const int name = p2p->hosts->plan.name_of[rank], host = p2p->hosts->plan.host_of[rank];
+    if (peer->error[0])
+        snprintf(
+            text, sizeof text,
+            "the connection to rank %d (host %d) has ended, so it has left the group, or died: "
+            "%s",
+            name, host, peer->error);
+    else
+        snprintf(text, sizeof text, "rank %d (host %d) has left the group", name, host);
     shc_remote_gone(p2p->messages, index, text);
+}
+
+/* REM-10: a rank that has never used messages has no connection that could end. */
+static void ask_for_peer(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
+{
+    struct peer *peer = &p2p->peers[index - p2p->locals];
+    p2p->asks = true;
+    if (!peer->asked && now_ns >= peer->ask_ns)
+        peer->asked = shc_dead_ask_gone(p2p->hosts, p2p->rank_of[index - p2p->locals]);
+    if (!peer->asked)
+        return;
+    p2p->in_doubt = true;
+    if (!shc_errand_wait(peer->asked, 0))
+        return;
+    if (shc_dead_is_gone(peer->asked))
+        note_broken(p2p, index, "");
+    shc_errand_drop(peer->asked);
+    peer->asked = NULL;
+    peer->ask_ns = now_ns + ASK_NS;
 }
 
 /* REM-6: a rank that a message has waited for for some time is watched: by a receive that ends when the connection
@@ -117,8 +147,6 @@ static void judge_broken(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
 static void watch_peer(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
 {
     struct peer *peer = &p2p->peers[index - p2p->locals];
-    if (peer->watched)
-        return;
     if (!shc_remote_waits(p2p->messages, index)) {
         peer->wanted_ns = 0;
         return;
@@ -129,6 +157,9 @@ static void watch_peer(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
         p2p->in_doubt = true;
         return;
     }
+    ask_for_peer(p2p, index, now_ns);
+    if (peer->watched)
+        return;
     struct shc_flight *flight = shc_flight_new(p2p->flights, LIFELINE, index, 8);
     if (!flight)
         return;
@@ -139,7 +170,7 @@ static void watch_peer(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
 static void look_at_peers(struct shc_hosts_p2p *p2p)
 {
     const uint64_t now_ns = shc_clock_ns();
-    p2p->in_doubt = false;
+    p2p->in_doubt = p2p->asks = false;
     if (!shc_remote_pends(p2p->messages))
         return;
     for (int i = 0; i < p2p->others; i++)
@@ -349,7 +380,9 @@ static uint64_t work(void *ctx, struct shc_flight *ended)
         send_frame(p2p, p2p->locals + i);
     fill_streams(p2p);
     look_at_peers(p2p);
-    return p2p->in_doubt ? LOOK_NS : 0;
+    if (p2p->in_doubt)
+        return LOOK_NS;
+    return p2p->asks ? ASK_NS : 0;
 }
 
 /* The island's group: under its lock of messages. */
@@ -441,6 +474,9 @@ void shc_hosts_p2p_free(struct shc_hosts_p2p *p2p)
     }
     if (p2p->flights)
         shc_flights_free(p2p->flights);
+    for (int i = 0; p2p->peers && i < p2p->others; i++)
+        if (p2p->peers[i].asked)
+            shc_errand_drop(p2p->peers[i].asked);
     free(p2p->peers);
     free(p2p->rank_of);
     free(p2p->index_of);

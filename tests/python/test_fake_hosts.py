@@ -331,6 +331,29 @@ def test_a_death_ends_messages_on_the_other_host(victim: int) -> None:
         assert "died" in outcome.value, outcome.value
 
 
+def test_a_message_to_a_rank_that_has_left_fails_soon() -> None:
+    """Also if it has never used messages, so that no connection to it can end."""
+
+    def body(rank: Rank) -> tuple[str, float]:
+        rank.init(timeout=seconds(60))
+        if rank.rank == 3:
+            dist.destroy_process_group()
+            rank.store.set("left", "")
+        if rank.rank > 1:  # it lives on
+            rank.store.wait(["ended0", "ended1"])
+            return "", 0.0
+        rank.store.wait(["left"])
+        began = time.monotonic()
+        with pytest.raises(RuntimeError) as caught:
+            dist.recv(torch.ones(3), 3)
+        took = time.monotonic() - began
+        rank.store.set(f"ended{rank.rank}", "")
+        return str(caught.value).splitlines()[0], took
+
+    for text, took in run(WORLD, body, env=FAKE, limit=50)[:2]:
+        assert "rank 3 (host 1) has left the group" in text and took < 20
+
+
 @pytest.mark.parametrize("bad", [0, 3])
 def test_an_engine_that_cannot_be_made_is_told_on_all_ranks(bad: int) -> None:
     def body(rank: Rank) -> str:

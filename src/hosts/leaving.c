@@ -1,0 +1,188 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * Who has left? A rank that closes its group says so in the store, and a leader says it of its host.
+ *
+ *   <g>/left         counter: hosts that have left
+ *   <g>/left/<host>  the last call in which the host took part; its leader writes it
+ *   <g>/gone/<rank>  the same of a rank, which writes it: for messages that wait for it
+ */
+#include "hosts/dead.h"
+#include "hosts/group.h"
+
+#include <stdio.h>
+
+#define LATEST_NS   (5 * SHC_NS_PER_S)
+#define FAREWELL_NS (100 * SHC_NS_PER_MS)        /* most that a close waits for the store */
+#define LEFT_MAGIC  UINT64_C(0x327466656c2d6873) /* "sh-left2" */
+
+struct left {
+    uint64_t magic;
+    uint64_t number; /* of the last call in which the host took part */
+    int32_t host, rank;
+};
+
+struct farewell {
+    struct left left;
+    bool leads;
+};
+
+/* The rank has left, and with its leader the host. */
+static void put_left(struct shc_errand *errand)
+{
+    const struct farewell *farewell = (const struct farewell *)(const void *)errand->memory;
+    const struct left *left = &farewell->left;
+    const struct shc_store *store = shc_life_store(errand->life);
+    char key[SHC_LIFE_KEY_BYTES];
+    int64_t count;
+    shc_life_key(errand->life, "gone", left->rank, key);
+    errand->error = store->set(store->ctx, key, left, sizeof *left);
+    if (!farewell->leads || errand->error != 0)
+        return;
+    shc_life_key(errand->life, "left", left->host, key);
+    errand->error = store->set(store->ctx, key, left, sizeof *left);
+    shc_life_key(errand->life, "left", -1, key);
+    if (errand->error == 0)
+        errand->error = store->add(store->ctx, key, 1, &count);
+}
+
+struct departures {
+    int hosts, host;
+    struct {
+        size_t bytes; /* 0: has not left */
+        struct left left;
+    } of[];
+};
+
+static void get_departures(struct shc_errand *errand)
+{
+    struct departures *d = (struct departures *)(void *)errand->memory;
+    const struct shc_store *store = shc_life_store(errand->life);
+    char key[SHC_LIFE_KEY_BYTES];
+    int64_t count = 0;
+    shc_life_key(errand->life, "left", -1, key);
+    errand->error = store->add(store->ctx, key, 0, &count);
+    for (int host = 0; host < d->hosts && count > 0 && errand->error == 0; host++) {
+        if (host == d->host)
+            continue;
+        shc_life_key(errand->life, "left", host, key);
+        const int error = store->get(store->ctx, key, &d->of[host].left, sizeof d->of[host].left,
+                                     &d->of[host].bytes);
+        if (error != 0)
+            d->of[host].bytes = 0; /* also a value that is too long */
+    }
+}
+
+struct question {
+    int host, rank;
+    bool yes;
+};
+
+static void get_gone(struct shc_errand *errand)
+{
+    struct question *question = (struct question *)(void *)errand->memory;
+    const struct shc_store *store = shc_life_store(errand->life);
+    char key[SHC_LIFE_KEY_BYTES];
+    struct left left;
+    size_t bytes = 0;
+    shc_life_key(errand->life, "gone", question->rank, key);
+    errand->error = store->get(store->ctx, key, &left, sizeof left, &bytes);
+    question->yes = errand->error == 0 && bytes == sizeof left && left.magic == LEFT_MAGIC &&
+                    left.host == question->host && left.rank == question->rank;
+}
+
+struct shc_errand *shc_dead_ask_gone(const struct shc_hosts *hosts, int rank)
+{
+    struct shc_errand *errand =
+        shc_errand_create(hosts->dead.life, get_gone, sizeof(struct question));
+    if (!errand)
+        return NULL;
+    *(struct question *)(void *)errand->memory =
+        (struct question){.host = hosts->plan.host_of[rank], .rank = rank};
+    shc_errand_start(errand, false);
+    return errand;
+}
+
+bool shc_dead_is_gone(struct shc_errand *errand)
+{
+    return ((const struct question *)(const void *)errand->memory)->yes;
+}
+
+/* ---- in a call ---- */
+
+void shc_leaving_forget(struct shc_dead *dead)
+{
+    if (dead->departures)
+        shc_errand_drop(dead->departures);
+    dead->departures = NULL;
+}
+
+static void ask_for_departures(struct shc_hosts *hosts)
+{
+    struct shc_dead *dead = &hosts->dead;
+    struct departures *d;
+    const size_t bytes = sizeof *d + (size_t)hosts->plan.hosts * sizeof d->of[0];
+    dead->asked_ns = shc_clock_ns();
+    dead->again_ns = dead->again_ns < LATEST_NS ? dead->again_ns * 2 : LATEST_NS;
+    dead->departures = shc_errand_create(dead->life, get_departures, bytes);
+    if (!dead->departures)
+        return;
+    d = (struct departures *)(void *)dead->departures->memory;
+    d->hosts = hosts->plan.hosts;
+    d->host = hosts->host;
+    shc_errand_start(dead->departures, false);
+}
+
+static enum shc_status judge_departures(struct shc_hosts *hosts)
+{
+    struct shc_errand *errand = hosts->dead.departures;
+    const struct departures *d = (const struct departures *)(const void *)errand->memory;
+    for (int host = 0; host < d->hosts && errand->error == 0; host++) {
+        const struct left *left = &d->of[host].left;
+        char ranks[96];
+        if (d->of[host].bytes != sizeof *left || left->magic != LEFT_MAGIC || left->host != host)
+            continue; /* not there, or not written by its leader */
+        if (left->number >= hosts->number)
+            continue; /* it has done its part of this call */
+        shc_hosts_plan_text(&hosts->plan, host, ranks, sizeof ranks);
+        return shc_hosts_fail(hosts, SHC_ERR_PEER_LEFT,
+                              "host %d (%s) has left the group \"%s\" after its call #%llu", host,
+                              ranks, shc_hosts_group_name(hosts), (unsigned long long)left->number);
+    }
+    return SHC_OK;
+}
+
+enum shc_status shc_leaving_look(struct shc_hosts *hosts)
+{
+    struct shc_dead *dead = &hosts->dead;
+    if (!dead->departures) {
+        if (shc_clock_ns() - dead->asked_ns >= dead->again_ns)
+            ask_for_departures(hosts);
+        return SHC_OK;
+    }
+    if (!shc_errand_wait(dead->departures, 0))
+        return SHC_OK;
+    const enum shc_status st = judge_departures(hosts);
+    shc_leaving_forget(dead);
+    return st;
+}
+
+/* ---- the close ---- */
+
+void shc_dead_close(struct shc_hosts *hosts, bool says)
+{
+    struct shc_dead *dead = &hosts->dead;
+    if (!dead->life || !shc_life_close(dead->life))
+        return;
+    if (!says || !hosts->gate || dead->told.status != SHC_OK)
+        return; /* nobody waits for this rank */
+    struct shc_errand *errand = shc_errand_create(dead->life, put_left, sizeof(struct farewell));
+    if (!errand)
+        return;
+    *(struct farewell *)(void *)errand->memory = (struct farewell){
+        .left = {LEFT_MAGIC, dead->completed, hosts->host, hosts->rank},
+        .leads = shc_hosts_leads(hosts),
+    };
+    shc_errand_start(errand, false);
+    (void)!shc_errand_wait(errand, FAREWELL_NS);
+    shc_errand_drop(errand);
+}
