@@ -519,14 +519,16 @@ enum shc_status shc_hosts_error(struct shc_hosts *hosts)
 
 void shc_hosts_close(struct shc_hosts *hosts)
 {
-    const bool forked = is_forked(hosts);
+    const enum shc_status before = shc_comm_error(hosts->sequencer);
+    const bool forked = before == SHC_ERR_FORKED;
     shc_comm_close(hosts->island); /* first: a thread of the sequencer may be inside */
     shc_comm_close(hosts->sequencer);
     if (forked)
         return;
     if (hosts->p2p)
         shc_hosts_p2p_close(hosts->p2p);
-    shc_dead_close(hosts, true);
+    /* If the process ends, the store may be gone (HOST-12). */
+    shc_dead_close(hosts, before != SHC_ERR_CLOSED);
 }
 
 void shc_hosts_free(struct shc_hosts *hosts)

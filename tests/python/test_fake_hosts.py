@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
+import subprocess
+import sys
 import time
 from typing import Any
 
@@ -352,6 +355,33 @@ def test_a_message_to_a_rank_that_has_left_fails_soon() -> None:
 
     for text, took in run(WORLD, body, env=FAKE, limit=50)[:2]:
         assert "rank 3 (host 1) has left the group" in text and took < 20
+
+
+def test_a_process_that_ends_without_a_farewell_prints_nothing() -> None:
+    """The store's process may be gone by then, and torch would write a stack to stderr."""
+    code = (
+        "import os, time, torch, torch.distributed as dist\n"
+        "dist.init_process_group('shmcoll')\n"
+        "dist.all_reduce(torch.ones(3))\n"
+        "time.sleep(float(os.environ['SLEEP']))\n"
+    )
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    common = {**os.environ, **FAKE, "SHMCOLL_FAKE_HOSTS": "2x1", "SHMCOLL_LOG": "off"}
+    common.update(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", code],
+            env={**common, "RANK": str(rank), "SLEEP": str(rank)},  # the store's process ends first
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    for program in programs:
+        _, said = program.communicate(timeout=100)
+        assert program.returncode == 0 and "frame #" not in said, said
 
 
 @pytest.mark.parametrize("bad", [0, 3])
