@@ -111,6 +111,27 @@ def make(store: Any, rank: int, size: int, options: _glue.Options) -> Any:
     return _glue.make(store, rank, size, options)
 
 
+def make_over_hosts(
+    store: Any, rank: int, size: int, options: _glue.Options, why: Exception | None = None
+) -> Any:
+    """Makes a backend of ranks that do not all share memory; blocks until all ranks are there.
+
+    why: the error that says so; None: SHMCOLL_FAKE_HOSTS does.
+    """
+    _prepare(rank, options)
+    if _hosts.wants_one():
+        _hosts.refuse(store, rank, size, options)
+        raise why or RuntimeError(
+            "shmcoll: SHMCOLL_HOSTS=one refuses a group over the hosts of SHMCOLL_FAKE_HOSTS"
+        )
+    if why is None:
+        return _hosts.make(store, rank, size, options)
+    try:
+        return _hosts.make(store, rank, size, options)
+    except Exception as error:
+        raise error from why
+
+
 def make_anywhere(store: Any, rank: int, size: int, options: _glue.Options) -> Any:
     """Makes a backend of ranks of one host, or of several; blocks until all ranks are there.
 
@@ -119,18 +140,14 @@ def make_anywhere(store: Any, rank: int, size: int, options: _glue.Options) -> A
     if any(name in os.environ for name in _HOSTS_VARIABLES):
         _hosts.check_variables()
         if _hosts.are_faked(options.global_ranks_in_group or range(size)):
-            _prepare(rank, options)
-            return _hosts.make(store, rank, size, options)
+            return make_over_hosts(store, rank, size, options)
     try:
         return make(store, rank, size, options)
     except RuntimeError as error:
-        if _glue.glue.shc_error_status() != _UNREACHABLE or _hosts.wants_one():
+        if _glue.glue.shc_error_status() != _UNREACHABLE:
             raise
         why = error.with_traceback(None)  # whose frames would keep the group alive
-    try:
-        return _hosts.make(store, rank, size, options)
-    except Exception as error:
-        raise error from why
+    return make_over_hosts(store, rank, size, options, why)
 
 
 def create_backend(options: Any, backend_options: Any) -> Any:

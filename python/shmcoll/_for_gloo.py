@@ -96,15 +96,14 @@ def _cannot_load(wish: _Wish, error: Exception) -> str:
 
 def _over_hosts(wish: _Wish, options: Any, why: str) -> Any:
     """Makes a group whose ranks do not all share memory, as the first of them says that it should be."""
-    from shmcoll import _backend, _hosts
+    from shmcoll import _backend
 
     mode = wish.store.compare_set(_MODE, "", _mode).decode()
     if mode != _mode:
         say("warn", f'group "{wish.name}": the ranks differ about SHMCOLL_FOR_GLOO; {mode} holds')
     if mode != _ON_ANY_HOSTS:
         return _real_gloo(wish, why)
-    _backend._prepare(wish.rank, options)
-    made = _hosts.make(wish.store, wish.rank, wish.size, options)
+    made = _backend.make_over_hosts(wish.store, wish.rank, wish.size, options)
     _tell(wish, "shmcoll, over several hosts")
     return made
 

@@ -162,6 +162,33 @@ def _tell(options: Any, place: dict[str, str]) -> None:
     )
 
 
+def _members(size: int, options: Any) -> list[int]:
+    return list(options.global_ranks_in_group) or list(range(size))
+
+
+def _meet(group: Any, rank: int, members: list[int], options: Any, rails: int) -> str:
+    """Meets the other ranks, and returns the lines of key=value about this rank's place; rails: -1: refuses."""
+    text: str = _OPERATORS.meet_hosts(
+        group.boxed(),
+        options._timeout // datetime.timedelta(milliseconds=1),
+        members,
+        {"name": options.group_name, "tuning": options.tuning, "backend": options.backend},
+        _words(members[rank]),
+        rails,
+        _late_ms(),
+    )
+    return text
+
+
+def refuse(store: Any, rank: int, size: int, options: Any) -> None:
+    """Tells ranks that would make such a group that this one does not. Waits for none of them."""
+    if is_python(_glue.glue):
+        return
+    with contextlib.suppress(RuntimeError):
+        group: Any = ProcessGroup(store, rank, size)
+        _meet(group, rank, _members(size, options), options, -1)
+
+
 def make(store: Any, rank: int, size: int, options: Any) -> Any:
     """Makes the backend of a group whose ranks do not all share memory; blocks until all ranks are there.
 
@@ -178,18 +205,8 @@ def make(store: Any, rank: int, size: int, options: Any) -> Any:
             'shmcoll: a group over several hosts needs the engine "gloo", which this torch lacks'
         )
     group: Any = ProcessGroup(store, rank, size)
-    members = list(options.global_ranks_in_group) or list(range(size))
-    milliseconds = options._timeout // datetime.timedelta(milliseconds=1)
-    text = _OPERATORS.meet_hosts(
-        group.boxed(),
-        milliseconds,
-        members,
-        {"name": options.group_name, "tuning": options.tuning, "backend": options.backend},
-        _words(members[rank]),
-        _rails(),
-        _late_ms(),
-    )
-    place = _place(text)
+    members = _members(size, options)
+    place = _place(_meet(group, rank, members, options, _rails()))
     try:
         line, rail, mesh = _engines(store, rank, size, place)
     except Exception as error:

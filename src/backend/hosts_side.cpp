@@ -4,6 +4,7 @@
 #include "backend/error.hpp"
 #include "backend/python.hpp"
 
+#include <algorithm>
 #include <sstream>
 
 namespace shmcoll
@@ -59,7 +60,8 @@ shc_status HostsSide::meet(const shc_comm_config &config, const HostsWish &wish,
     shc_hosts_wish view{};
     view.words = words.data();
     view.word_count = static_cast<int>(words.size());
-    view.rails = wish.rails;
+    view.rails = std::max(wish.rails, 0);
+    view.refuses = wish.rails < 0;
     view.late_ns = static_cast<uint64_t>(wish.late.count()) * 1000000;
     GilRelease release;
     const shc_status status = shc_hosts_create(&config, &view, &hosts_, error);

@@ -15,7 +15,7 @@ namespace shmcoll
 // What a rank knows and wants before hosts meet: struct shc_hosts_wish.
 struct HostsWish {
     std::vector<std::string> words;
-    int rails = 0;
+    int rails = 0; // -1: this rank refuses such a group
     std::chrono::milliseconds late{0};
 };
 

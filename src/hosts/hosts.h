@@ -92,6 +92,8 @@ struct shc_hosts_wish {
     int word_count;
     int rails;        /* 0, or the most that are wanted; the same on all ranks */
     uint64_t late_ns; /* after so long a line says which host a call waits for; 0: 5 s */
+    bool
+        refuses; /* this rank wants no such group: all ranks get SHC_ERR_MISMATCH, which names it */
 };
 
 /*

@@ -340,6 +340,12 @@ static enum shc_status find(struct finder *f, bool *kept)
     enum shc_status st = take_generation(f);
     if (st != SHC_OK)
         return st;
+    if (f->wish->refuses)
+        st = fail(
+            f, SHC_ERR_MISMATCH,
+            "rank %d of \"%s\" refuses a group over several hosts (SHMCOLL_HOSTS=one), and not "
+            "all ranks share memory; all ranks must have the same setting",
+            f->config->rank, f->hosts->name);
     while (st == SHC_OK && !done) {
         st = run_round(f, kept, &done);
         f->round += st == SHC_OK; /* a failure is told in the round in which the others are */

@@ -257,7 +257,7 @@ void arrive(int world, const std::function<Arrival(int rank)> &how,
             config.name = "0";
             config.timeout_ns = 20 * SHC_NS_PER_S;
             config.store = view.store();
-            const shc_hosts_wish wish = {words.data(), static_cast<int>(words.size()), 0, 0};
+            const shc_hosts_wish wish = {words.data(), static_cast<int>(words.size()), 0, 0, false};
             for (int again = 0; again < 2; again++) { // the keys of the first one are still there
                 Group group;
                 const shc_status st = shc_hosts_create(&config, &wish, &group.hosts, group.error);
@@ -360,7 +360,7 @@ TEST(HostsMap, RanksThatWantOtherRailsAreAnErrorOfAll)
         Mode::kOwnMapping, 3,
         [&](Rank &rank) {
             const shc_comm_config config = config_of(rank);
-            const shc_hosts_wish wish = {nullptr, 0, rank.rank == 1 ? 2 : 0, 0};
+            const shc_hosts_wish wish = {nullptr, 0, rank.rank == 1 ? 2 : 0, 0, false};
             shc_hosts *hosts;
             char error[SHC_HOSTS_ERROR_BYTES];
             EXPECT_EQ(shc_hosts_create(&config, &wish, &hosts, error), SHC_ERR_MISMATCH);

@@ -187,10 +187,11 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.parametrize("variable", cases(*SETTINGS, short={("SHMCOLL_RAILS=1",)}))
+@pytest.mark.parametrize(
+    "variable", cases(*SETTINGS, short={("SHMCOLL_RAILS=1",), ("SHMCOLL_HOSTS=one",)})
+)
 def test_a_host_with_other_settings_is_right_or_an_error_on_all(variable: str) -> None:
-    """Which of both is a matter of the setting; that all ranks see the same is not. SHMCOLL_HOSTS is not named yet:
-    the error is that of a time-out."""
+    """Which of both is a matter of the setting; that all ranks see the same is not."""
     name, _, value = variable.partition("=")
     with Hosts(2) as hosts:
         job = Job(hosts, LAYOUTS["2x2"], "shmcoll", env_of={1: {name: value}})
@@ -201,6 +202,9 @@ def test_a_host_with_other_settings_is_right_or_an_error_on_all(variable: str) -
         assert outcome.ok or outcome.text, ranks.describe(outcome)
     if name == "SHMCOLL_RAILS":
         assert all("wants 1 rails, rank 0 wants 0" in outcome.text for outcome in ended)
+    if name == "SHMCOLL_HOSTS":
+        assert all("refuses a group over several hosts" in outcome.text for outcome in ended[:2])
+        assert all("cannot open the segment" in outcome.text for outcome in ended[2:])
 
 
 # ---- training ----

@@ -399,6 +399,21 @@ def test_an_engine_that_cannot_be_made_is_told_on_all_ranks(bad: int) -> None:
     assert words in said[bad ^ 1]
 
 
+@pytest.mark.parametrize("one", [(0,), (3,), (0, 1, 2, 3)])
+def test_a_rank_that_refuses_several_hosts_is_told_on_all_ranks(one: tuple[int, ...]) -> None:
+    def body(rank: Rank) -> str:
+        if rank.rank in one:
+            os.environ["SHMCOLL_HOSTS"] = "one"
+        with pytest.raises(RuntimeError) as caught:
+            rank.init(timeout=seconds(60))
+        return str(caught.value).splitlines()[0]
+
+    own = "shmcoll: SHMCOLL_HOSTS=one refuses a group over the hosts of SHMCOLL_FAKE_HOSTS"
+    told = f'rank {one[0]} of "0" refuses a group over several hosts (SHMCOLL_HOSTS=one)'
+    for rank, text in enumerate(run(WORLD, body, env=FAKE, limit=40)):
+        assert text == own if rank in one else told in text
+
+
 def test_what_variables_say_is_checked() -> None:
     def body(rank: Rank) -> list[str]:
         said = []

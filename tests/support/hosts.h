@@ -141,7 +141,7 @@ inline void run_hosts(const Labels &labels, Network &network,
             group.store = rank.store;
             const std::string word = std::to_string(labels[static_cast<size_t>(rank.rank)]);
             const char *words[] = {word.c_str()};
-            const shc_hosts_wish wish = {words, 1, how.rails, how.late_ns};
+            const shc_hosts_wish wish = {words, 1, how.rails, how.late_ns, false};
             ASSERT_EQ(shc_hosts_create(&config, &wish, &group.hosts, group.error), SHC_OK)
                 << group.error;
             shc_hosts_get_place(group.hosts, &group.place);
