@@ -237,12 +237,15 @@ static void take_frame(struct shc_hosts_p2p *p2p, const struct shc_flight *fligh
     const int index = from >= 0 && from < p2p->hosts->plan.world ? p2p->index_of[from] : -1;
     struct shc_remote_flow flow;
     char text[160];
-    if (came->magic == MAGIC && index >= 0 &&
-        shc_remote_take(p2p->messages, index, &came->frame, came->payload, &flow)) {
-        if (flow.bytes > 0)
-            begin_stream(p2p, index, flow, true);
+    enum shc_status st = SHC_ERR_INVALID;
+    if (came->magic == MAGIC && index >= 0)
+        st = shc_remote_take(p2p->messages, index, &came->frame, came->payload, &flow);
+    if (st == SHC_OK && flow.bytes > 0)
+        begin_stream(p2p, index, flow, true);
+    if (st == SHC_ERR_NOMEM)
+        no_memory(p2p);
+    if (st != SHC_ERR_INVALID)
         return;
-    }
     snprintf(text, sizeof text, "rank %d got a frame that no rank sends now (of rank %d, kind %u)",
              p2p->self, from, came->frame.kind);
     fail(p2p, text);

@@ -226,18 +226,18 @@ static struct shc_line_head line_of(const struct shc_remote_frame *frame)
     };
 }
 
-static bool take_header(struct shc_p2p *p2p, int rank, const struct shc_remote_frame *frame,
-                        const char *payload)
+static enum shc_status take_header(struct shc_p2p *p2p, int rank,
+                                   const struct shc_remote_frame *frame, const char *payload)
 {
     if (!is_sound(frame))
-        return false;
+        return SHC_ERR_INVALID;
     const struct shc_line_head line = line_of(frame);
     struct shc_message *m = shc_match_header(p2p, rank, frame->tag);
     if (!m)
-        return shc_unexpected_keep_remote(p2p, rank, &line, payload);
+        return shc_unexpected_keep_remote(p2p, rank, &line, payload) ? SHC_OK : SHC_ERR_NOMEM;
     shc_p2p_withdraw(p2p, m);
     shc_remote_give(p2p, m, rank, &line, payload);
-    return true;
+    return SHC_OK;
 }
 
 static bool take_answer(struct shc_p2p *p2p, int rank, const struct shc_remote_frame *frame,
@@ -268,30 +268,30 @@ static bool take_credit(struct shc_p2p *p2p, int rank, uint32_t taken)
     return true;
 }
 
-bool shc_remote_take(struct shc_p2p *p2p, int rank, const struct shc_remote_frame *frame,
-                     const void *payload, struct shc_remote_flow *flow)
+enum shc_status shc_remote_take(struct shc_p2p *p2p, int rank, const struct shc_remote_frame *frame,
+                                const void *payload, struct shc_remote_flow *flow)
 {
-    bool sound = false;
+    enum shc_status st = SHC_ERR_INVALID;
     *flow = (struct shc_remote_flow){0, 0};
     if (!begin(p2p))
-        return true; /* what comes now is of no use */
+        return SHC_OK; /* what comes now is of no use */
     switch (frame->kind) {
     case SHC_REMOTE_EAGER:
     case SHC_REMOTE_FIRST:
-        sound = take_header(p2p, rank, frame, payload);
+        st = take_header(p2p, rank, frame, payload);
         break;
     case SHC_REMOTE_CTS:
     case SHC_REMOTE_NACK:
-        sound = take_answer(p2p, rank, frame, flow);
+        st = take_answer(p2p, rank, frame, flow) ? SHC_OK : SHC_ERR_INVALID;
         break;
     case SHC_REMOTE_CREDIT:
-        sound = take_credit(p2p, rank, frame->number);
+        st = take_credit(p2p, rank, frame->number) ? SHC_OK : SHC_ERR_INVALID;
         break;
     default:
         break;
     }
     end(p2p);
-    return sound;
+    return st;
 }
 
 bool shc_remote_read(struct shc_p2p *p2p, int rank, uint32_t number, void *out, size_t bytes)

@@ -11,6 +11,8 @@
 
 #include "shm/shmcoll.h"
 
+#include "shm/base/attrs.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -72,10 +74,11 @@ enum shc_status shc_remote_attach(struct shc_p2p *p2p, const struct shc_remote *
 bool shc_remote_next(struct shc_p2p *p2p, int rank, struct shc_remote_frame *frame, void *payload,
                      struct shc_remote_flow *flow);
 
-/* A frame of that rank has come. False: no rank of this group sends such a frame now. After a CTS the caller sends the
- * message's bytes (`flow`). */
-bool shc_remote_take(struct shc_p2p *p2p, int rank, const struct shc_remote_frame *frame,
-                     const void *payload, struct shc_remote_flow *flow);
+/* A frame of that rank has come. After a CTS the caller sends the message's bytes (`flow`). SHC_ERR_INVALID: no rank of
+ * this group sends such a frame now. SHC_ERR_NOMEM: a header that no receive takes cannot be kept. */
+SHC_NODISCARD enum shc_status shc_remote_take(struct shc_p2p *p2p, int rank,
+                                              const struct shc_remote_frame *frame,
+                                              const void *payload, struct shc_remote_flow *flow);
 
 /* Copies the next bytes of a message that goes out, from its sender's tensor; says that all of them have arrived, also
  * those of an eager frame; and copies bytes that have come to the receiver's tensor. False: the message is not there any
