@@ -308,3 +308,28 @@ def test_who_has_gone_on_from_a_group_that_failed_is_not_looked_for_there() -> N
     ):
         said = ranks.run(world, body, limit=LIMIT_S)[1]
         assert where in said, said
+
+
+def sleeps() -> int:
+    """How often this process's main thread has given up its CPU to wait."""
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
+
+
+@pytest.mark.timeout(40)
+@pytest.mark.skipif(
+    tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (5, 16),
+    reason="needs futex_waitv",
+)
+def test_a_rank_that_waits_long_in_a_collective_sleeps_without_slices() -> None:
+    """In slices of 10 ms it would wake up 120 times."""
+
+    def body(rank: ranks.Rank) -> int:
+        faults.meet(rank)
+        if rank.rank == 1:
+            time.sleep(1.2)
+        before = sleeps()
+        dist.all_reduce(torch.ones(2))
+        return sleeps() - before
+
+    assert ranks.run(3, body)[0] < 50

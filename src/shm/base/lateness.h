@@ -97,11 +97,17 @@ struct shc_clock_watch {
     uint32_t jumps;
 };
 
+/* That much time went by in a sleep that the thread asked for, and does not count as a jump. */
+SHC_INLINE void shc_clock_watch_slept(struct shc_clock_watch *watch, uint64_t asked_ns)
+{
+    watch->looked_ns += asked_ns;
+}
+
 /* One look. How long this process was stopped, suspended, or busy itself since the last one: nobody else is late for
  * that time. Almost always 0. */
 SHC_INLINE uint64_t shc_clock_watch_lost(struct shc_clock_watch *watch, uint64_t now_ns)
 {
-    const uint64_t gap_ns = now_ns - watch->looked_ns;
+    const uint64_t gap_ns = now_ns > watch->looked_ns ? now_ns - watch->looked_ns : 0;
     watch->looked_ns = now_ns;
     if (gap_ns <= SHC_LOOK_NS + SHC_JUMP_NS || watch->jumps >= SHC_MOST_JUMPS)
         return 0;

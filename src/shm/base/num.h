@@ -17,6 +17,11 @@ SHC_INLINE size_t shc_div_ceil(size_t a, size_t b)
     return a / b + (a % b != 0);
 }
 
+SHC_INLINE uint64_t shc_min_u64(uint64_t a, uint64_t b)
+{
+    return a < b ? a : b;
+}
+
 SHC_INLINE size_t shc_min_size(size_t a, size_t b)
 {
     return a < b ? a : b;

@@ -395,6 +395,7 @@ void shc_comm_finish_unattended(struct shc_comm *comm, uint64_t until_ns)
         return;
     /* relaxed: a thread that sees it late looks again a slice later. */
     shc_a64_store_relaxed(&comm->seat.leaves_ns, until_ns);
+    shc_group_wake(&comm->seat);
     (void)!shc_engine_run_unattended(comm, NULL, false);
 }
 
@@ -437,6 +438,7 @@ static void close_comm(struct shc_comm *comm, bool quietly)
     /* acq_rel seat/closed: the first closer goes on, and every wait of this process ends. */
     if (shc_a32_exchange_acq_rel(&comm->seat.closed, 1) != 0)
         return;
+    shc_group_wake(&comm->seat);
     shc_board_close(&comm->seat.board);
     if (!quietly)
         shc_process_unlist(comm);

@@ -188,13 +188,34 @@ void shc_os_fence_heavy(void);
 int shc_os_futex_wait(shc_a32 *word, uint32_t expected, uint64_t timeout_ns, bool shared);
 void shc_os_futex_wake_all(shc_a32 *word, bool shared);
 
+/* One of several words that a thread sleeps on: the kernel's struct futex_waitv. */
+struct shc_os_futex {
+    uint64_t expected;
+    uint64_t address;
+    uint32_t flags;
+    uint32_t reserved;
+};
+
+#define SHC_OS_FUTEXES 128 /* the kernel's limit for one sleep */
+
+struct shc_os_futex shc_os_futex_of(shc_a32 *word, uint32_t expected, bool shared);
+
+/* Sleeps while all words are as expected. 0 after a wake-up on any of them; otherwise as shc_os_futex_wait(), but a
+ * signal whose handler restarts system calls does not end it. pre: shc_os_futex_waits_for_any(). */
+int shc_os_futex_wait_any(const struct shc_os_futex *words, int count, uint64_t timeout_ns);
+
+/* Has this kernel (5.16) that call, and does no filter refuse it? Asked once. */
+bool shc_os_futex_waits_for_any(void);
+
 /*
  * The calling thread's list of robust futexes (docs: the kernel's robust-futex ABI). An entry is
  * private memory exactly SHC_OS_ROBUST_DISTANCE bytes before its word. When the thread ends in any
- * way, the kernel sets SHC_OS_OWNER_DIED in each linked word that holds the thread's id.
+ * way, the kernel sets SHC_OS_OWNER_DIED in each linked word that holds the thread's id. Where the word has
+ * SHC_OS_OWNER_AWAITED too, the kernel then wakes one of the threads that sleep on it.
  */
 #define SHC_OS_ROBUST_DISTANCE 4096
 #define SHC_OS_OWNER_DIED      0x40000000u
+#define SHC_OS_OWNER_AWAITED   0x80000000u
 #define SHC_OS_OWNER_MASK      0x3fffffffu
 
 struct shc_os_robust_entry {
@@ -210,8 +231,9 @@ struct shc_os_robust_list { /* the kernel's struct robust_list_head */
 /* pre: `list` outlives the thread. post: it is empty, and belongs to the calling thread. */
 SHC_NODISCARD int shc_os_robust_init(struct shc_os_robust_list *list);
 
-/* pre: the calling thread owns the list. post: the word holds the thread's id and is linked. */
-void shc_os_robust_link(struct shc_os_robust_list *list, shc_a32 *word);
+/* pre: the calling thread owns the list. post: the word holds the thread's id and is linked.
+ * awaited: the kernel wakes a thread that sleeps on the word. */
+void shc_os_robust_link(struct shc_os_robust_list *list, shc_a32 *word, bool awaited);
 
 /* pre: the calling thread owns the list; the word was linked. post: it is not, and holds 0. */
 void shc_os_robust_unlink(struct shc_os_robust_list *list, shc_a32 *word);

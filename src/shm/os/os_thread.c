@@ -17,6 +17,10 @@
  * Nothing guarantees an order then, but no processor holds a store back for that long. */
 #define SETTLE_NS (20 * SHC_NS_PER_MS)
 
+/* Newer than the headers of old systems. The number is the same on all processors. */
+#define CALL_FUTEX_WAITV 449
+#define FUTEX_OF_32_BITS 2
+
 /* Shared by the thread and its handle. The last of the two frees it. */
 struct shc_os_thread_control {
     void (*entry)(void *);
@@ -149,6 +153,45 @@ void shc_os_futex_wake_all(shc_a32 *word, bool shared)
     syscall(SYS_futex, shc_a32_address(word), op, INT_MAX, NULL, NULL, 0);
 }
 
+struct shc_os_futex shc_os_futex_of(shc_a32 *word, uint32_t expected, bool shared)
+{
+    return (struct shc_os_futex){
+        .expected = expected,
+        .address = (uint64_t)(uintptr_t)shc_a32_address(word),
+        .flags = FUTEX_OF_32_BITS | (shared ? 0 : FUTEX_PRIVATE_FLAG),
+    };
+}
+
+int shc_os_futex_wait_any(const struct shc_os_futex *words, int count, uint64_t timeout_ns)
+{
+    struct timespec until = timespec_of(shc_deadline_after(shc_clock_ns(), timeout_ns));
+    long result = syscall(CALL_FUTEX_WAITV, words, (unsigned)count, 0u, &until, CLOCK_MONOTONIC);
+    return result >= 0 ? 0 : errno;
+}
+
+/* A word that differs: a kernel that has the call says so. */
+static bool probe_wait_any(void)
+{
+    shc_a32 word;
+    /* relaxed: no other thread knows the word. */
+    shc_a32_store_relaxed(&word, 1);
+    const struct shc_os_futex futex = shc_os_futex_of(&word, 0, false);
+    return shc_os_futex_wait_any(&futex, 1, 0) == EAGAIN;
+}
+
+bool shc_os_futex_waits_for_any(void)
+{
+    static shc_a32 known; /* 0: not asked yet; 1: no; 2: yes */
+    /* relaxed: a thread that asks at the same time gets the same answer. */
+    uint32_t answer = shc_a32_load_relaxed(&known);
+    if (answer == 0) {
+        answer = probe_wait_any() ? 2 : 1;
+        /* relaxed: a thread that asks at the same time gets the same answer. */
+        shc_a32_store_relaxed(&known, answer);
+    }
+    return answer == 2;
+}
+
 int shc_os_robust_init(struct shc_os_robust_list *list)
 {
     list->first = (struct shc_os_robust_entry *)list; /* circular: an empty list points to itself */
@@ -171,12 +214,13 @@ static void publish_to_kernel(struct shc_os_robust_entry **slot, struct shc_os_r
     __asm__ __volatile__("" ::: "memory");
 }
 
-void shc_os_robust_link(struct shc_os_robust_list *list, shc_a32 *word)
+void shc_os_robust_link(struct shc_os_robust_list *list, shc_a32 *word, bool awaited)
 {
     struct shc_os_robust_entry *entry = entry_of(word);
     publish_to_kernel(&list->pending, entry);
     /* release life/own -> acquire in shc_member_look(): only the thread id itself. */
-    shc_a32_store_release(word, (uint32_t)shc_os_thread_id());
+    shc_a32_store_release(word,
+                          (uint32_t)shc_os_thread_id() | (awaited ? SHC_OS_OWNER_AWAITED : 0));
     entry->next = list->first;
     publish_to_kernel(&list->first, entry);
     publish_to_kernel(&list->pending, NULL);

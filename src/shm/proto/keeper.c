@@ -42,7 +42,7 @@ static void probe_thread(void *arg)
     struct probe *probe = arg;
     probe->error = shc_os_robust_init(&probe->list);
     if (probe->error == 0)
-        shc_os_robust_link(&probe->list, probe_word(probe));
+        shc_os_robust_link(&probe->list, probe_word(probe), true);
 }
 
 static bool probe_marks(void)
@@ -78,7 +78,7 @@ static void keeper_thread(void *arg)
             continue;
         }
         if (request == REQUEST_LINK)
-            shc_os_robust_link(&keeper->list, keeper->life);
+            shc_os_robust_link(&keeper->list, keeper->life, shc_keeper_marks(keeper));
         else
             shc_os_robust_unlink(&keeper->list, keeper->life);
         /* release keeper/request -> acquire in ask(): the request is done. */

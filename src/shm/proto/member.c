@@ -28,6 +28,14 @@ static bool ends_late(void)
     return since_ns != 0 && now_ns - since_ns > ENDING_NS;
 }
 
+void shc_group_wake(const struct shc_seat *seat)
+{
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        shc_bell_ring(shc_seat_bell(seat, rank), true);
+        shc_bell_ring(shc_seat_mail_bell(seat, rank), true);
+    }
+}
+
 enum shc_member_state shc_member_look(const struct shc_seat *seat, int rank)
 {
     struct shc_member_shm *member = shc_seat_member(seat, rank);
@@ -68,6 +76,7 @@ void shc_member_leave(const struct shc_seat *seat)
         /* acq_rel member/state: what this rank published before is visible with LEFT. */
         shc_a32_cas_acq_rel(state, SHC_MEMBER_LEAVING, SHC_MEMBER_LEFT);
     }
+    shc_group_wake(seat);
 }
 
 void shc_member_begin_to_leave(const struct shc_seat *seat)
@@ -81,10 +90,13 @@ void shc_member_declare_dead(const struct shc_seat *seat, int rank)
 {
     shc_a32 *state = &shc_seat_member(seat, rank)->state;
     /* acq_rel member/state: from ALIVE only, so that LEFT is never overwritten. */
-    if (!shc_a32_cas_acq_rel(state, SHC_MEMBER_ALIVE, SHC_MEMBER_DEAD)) {
+    bool changed = shc_a32_cas_acq_rel(state, SHC_MEMBER_ALIVE, SHC_MEMBER_DEAD);
+    if (!changed) {
         /* acq_rel member/state: it ended by itself. */
-        shc_a32_cas_acq_rel(state, SHC_MEMBER_LEAVING, SHC_MEMBER_LEFT);
+        changed = shc_a32_cas_acq_rel(state, SHC_MEMBER_LEAVING, SHC_MEMBER_LEFT);
     }
+    if (changed)
+        shc_group_wake(seat);
 }
 
 bool shc_member_process_gone(const struct shc_seat *seat, int rank)
@@ -233,14 +245,6 @@ int shc_member_missing_text(const struct shc_seat *seat, uint64_t epoch, char *t
     return missing;
 }
 
-static void wake_everybody(const struct shc_seat *seat)
-{
-    for (int rank = 0; rank < seat->world_size; rank++) {
-        shc_bell_ring(shc_seat_bell(seat, rank), true);
-        shc_bell_ring(shc_seat_mail_bell(seat, rank), true);
-    }
-}
-
 static enum shc_status fail_group(struct shc_seat *seat, enum shc_status status, const char *text,
                                   bool whole, uint64_t epoch)
 {
@@ -255,7 +259,7 @@ static enum shc_status fail_group(struct shc_seat *seat, enum shc_status status,
         shc_a32_store_release(&reason->status, (uint32_t)status);
         /* acq_rel abort/set: the reason before the word. Only the first finder's stands there. */
         shc_a32_cas_acq_rel(&shc_seat_abort(seat)->finder, 0, (uint32_t)seat->rank + 1);
-        wake_everybody(seat);
+        shc_group_wake(seat);
     }
     shc_board_fail(&seat->board, status,
                    text); /* also if another rank has found the same just before */

@@ -103,6 +103,9 @@ enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, co
 enum shc_status shc_group_fail_from(struct shc_seat *seat, uint64_t epoch, enum shc_status status,
                                     const char *text);
 
+/* Rings the doorbells of all ranks, after a change that those who sleep must look at (WAIT-11). */
+void shc_group_wake(const struct shc_seat *seat);
+
 /* Is the abort word set? Then no operation may begin. */
 SHC_INLINE bool shc_group_failed(const struct shc_seat *seat)
 {

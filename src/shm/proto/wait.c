@@ -9,8 +9,9 @@
  *     |
  *     |     patience.yields turns and patience.awake_ns are over, or 2 ms; or a thread that computes
  *     v     shares the CPU (proto/cpu_sharing.h)
- *   SLEEP   on the bell, in slices of at most 10 ms. Before each slice the wait looks at the members, the group's
- *     |     failure, the deadline, its lateness and the caller's interrupt, which may end it.
+ *   SLEEP   on the bell, in slices of at most 10 ms; in a collective on the bell and the life words, until one of
+ *     |     them changes (proto/park.h). Before each sleep the wait looks at the members, the group's failure, the
+ *     |     deadline, its lateness and the caller's interrupt, which may end it.
  *     |
  *     v     target->moves has grown
  *   SPIN anew, then YIELD
@@ -26,11 +27,14 @@
 #include "shm/proto/deadlock.h"
 #include "shm/proto/late.h"
 #include "shm/proto/member.h"
+#include "shm/proto/park.h"
 
 #include <stdio.h>
 #include <string.h>
 
-#define SLICE_NS      SHC_LOOK_NS
+#define SLICE_NS SHC_LOOK_NS
+#define FIRST_NS \
+    (2 * SHC_NS_PER_MS)             /* a slice before the wait parks; most waits are over by then */
 #define ATTEND_NS     SHC_NS_PER_MS /* a slice while a library thread's work falls to this one */
 #define ASK_NS        (50 * SHC_NS_PER_MS)
 #define YIELDS_A_LOOK 16
@@ -256,27 +260,63 @@ static uint64_t moves_of(const struct shc_target *target)
     return target->moves ? *target->moves : 0;
 }
 
-/* One slice of sleep, unless there is something new to look at. */
-static void sleep_slice(struct shc_wait *wait, const struct shc_target *target, uint64_t moves,
-                        uint64_t now_ns)
+/* May the wait sleep until something happens? Not before its first slice is over. */
+static bool may_park(const struct shc_wait *wait, const struct shc_target *target)
+{
+    const struct shc_seat *seat = wait->seat;
+    return target->peer >= 0 && wait->lateness.begun_ns != 0 &&
+           !shc_deadlock_is_suspected(seat, false) && shc_os_futex_waits_for_any();
+}
+
+/* How long the sleep may last that begins now. */
+static uint64_t slice_of(const struct shc_wait *wait, const struct shc_target *target,
+                         const struct shc_park *park, uint64_t now_ns)
 {
     struct shc_seat *seat = wait->seat;
-    uint64_t slice_ns = seat->attend && seat->attend(seat) ? ATTEND_NS : SLICE_NS;
-    if (wait->lateness.deadline_ns - now_ns < slice_ns)
-        slice_ns = wait->lateness.deadline_ns - now_ns;
-    uint32_t heard = shc_bell_listen(target->bell);
+    const struct shc_lateness *lateness = &wait->lateness;
+    uint64_t slice_ns = SLICE_NS;
+    if (seat->attend && seat->attend(seat))
+        slice_ns = ATTEND_NS;
+    else if (park->quiet)
+        slice_ns = SHC_PARK_NS;
+    else if (now_ns == lateness->begun_ns && target->peer >= 0)
+        slice_ns = FIRST_NS;
+    /* relaxed: as in shc_comm_finish_unattended(). */
+    const uint64_t leaves_ns = shc_a64_load_relaxed(&seat->leaves_ns);
+    if (leaves_ns != 0)
+        slice_ns = shc_min_u64(slice_ns, SLICE_NS);
+    slice_ns = shc_min_u64(slice_ns, lateness->deadline_ns - now_ns);
+    return lateness->late_ns > now_ns ? shc_min_u64(slice_ns, lateness->late_ns - now_ns)
+                                      : slice_ns;
+}
+
+/* One slice of sleep, unless there is something new to look at. */
+static void sleep_slice(struct shc_wait *wait, const struct shc_target *target,
+                        const struct shc_park *park, uint64_t moves, uint64_t now_ns)
+{
+    const uint64_t slice_ns = slice_of(wait, target, park, now_ns);
+    const uint32_t heard = park->quiet ? park->heard : shc_bell_listen(target->bell);
     if (target->ready(target->arg) || moves_of(target) != moves)
         return;
-    if (target->peer >= 0 && shc_group_failed_at(seat, wait->epoch))
+    if (target->peer >= 0 && shc_group_failed_at(wait->seat, wait->epoch))
         return;
-    shc_bell_sleep(target->bell, heard, slice_ns, target->shared); /* a signal ends it */
+    if (!park->quiet) {
+        shc_bell_sleep(target->bell, heard, slice_ns, target->shared); /* a signal ends it */
+        return;
+    }
+    shc_park_sleep(park, slice_ns);
+    shc_clock_watch_slept(&wait->watch, slice_ns);
 }
 
 /* Members, deadline and the rest are looked at before each sleep. */
 static enum shc_status sleep_until(struct shc_wait *wait, const struct shc_target *target,
                                    uint64_t moves, bool shown, bool *ready)
 {
+    struct shc_park park;
     for (;;) {
+        park.quiet = false;
+        if (may_park(wait, target))
+            shc_park_begin(&park, wait->seat, target->bell);
         const uint64_t looked_ns = shown ? shc_clock_ns() : 0;
         enum shc_member_state state = SHC_MEMBER_ALIVE;
         if (target->peer >= 0)
@@ -303,7 +343,7 @@ static enum shc_status sleep_until(struct shc_wait *wait, const struct shc_targe
                            now_ns);
             shc_usdt_waits(wait->seat, target->peer, now_ns - wait->lateness.begun_ns);
         }
-        sleep_slice(wait, target, moves, now_ns);
+        sleep_slice(wait, target, &park, moves, now_ns);
     }
 }
 
