@@ -5,6 +5,8 @@
  */
 #include "hosts/group.h"
 
+#include "shm/base/tensors.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,38 +54,6 @@ enum shc_status shc_hosts_prove(struct shc_hosts *hosts, char *error)
 
 /* ---- a copy ---- */
 
-/* Bytes of a list and of what it refers to. */
-static size_t room_for(const struct shc_tensors *tensors)
-{
-    size_t bytes = 0;
-    for (uint32_t i = 0; i < tensors->count; i++)
-        bytes += sizeof(struct shc_tensor) +
-                 2 * (size_t)tensors->list[i].ndim * sizeof *tensors->list[i].sizes;
-    return bytes;
-}
-
-static const int64_t *copy_numbers(const int64_t *from, int32_t count, char **room)
-{
-    int64_t *to = (int64_t *)(void *)*room;
-    if (!from || count == 0)
-        return from;
-    memcpy(to, from, (size_t)count * sizeof *to);
-    *room += (size_t)count * sizeof *to;
-    return to;
-}
-
-static void copy_list(struct shc_tensors *tensors, char **room)
-{
-    struct shc_tensor *list = (struct shc_tensor *)(void *)*room;
-    *room += tensors->count * sizeof *list;
-    for (uint32_t i = 0; i < tensors->count; i++) {
-        list[i] = tensors->list[i];
-        list[i].sizes = copy_numbers(list[i].sizes, list[i].ndim, room);
-        list[i].strides = copy_numbers(list[i].strides, list[i].ndim, room);
-    }
-    tensors->list = list;
-}
-
 /* What an operation does not use on this rank may be anything. */
 static void drop_unused(struct shc_op *op, int rank)
 {
@@ -104,14 +74,14 @@ static struct flight *copy_of(const struct shc_hosts_call *call,
     const struct shc_op *op = &used;
     drop_unused(&used, call->hosts->rank);
     struct flight *flight =
-        calloc(1, sizeof *flight + room_for(&op->input) + room_for(&op->output));
+        calloc(1, sizeof *flight + shc_tensors_room(&op->input) + shc_tensors_room(&op->output));
     if (!flight)
         return NULL;
     char *room = (char *)(flight + 1);
     flight->call = *call;
     flight->op = *op;
-    copy_list(&flight->op.input, &room);
-    copy_list(&flight->op.output, &room);
+    shc_tensors_copy(&flight->op.input, &room);
+    shc_tensors_copy(&flight->op.output, &room);
     flight->call.op = &flight->op;
     flight->function = (struct shc_function){shc_hosts_turn, &flight->call};
     if (hooks)

@@ -22,7 +22,9 @@ PARTS = {
         f"shm/base/{name}.h" for name in ("attrs", "atomic", "once", "num", "clock", "lateness")
     ),
     "hosts": ("hosts/*", PUBLIC, "shm/p2p/remote.h")
-    + tuple(f"shm/base/{name}.h" for name in ("attrs", "num", "once", "clock", "lateness")),
+    + tuple(
+        f"shm/base/{name}.h" for name in ("attrs", "num", "once", "clock", "lateness", "tensors")
+    ),
 }
 
 # The GPU's kernels work out what the core's do: with the same functions, which have no state.

@@ -2,6 +2,7 @@
 #include "shm/comm/request.h"
 
 #include "shm/base/log.h"
+#include "shm/base/tensors.h"
 #include "shm/comm/comm.h"
 #include "shm/proto/board.h"
 #include "shm/proto/member.h"
@@ -12,38 +13,6 @@
 #include <string.h>
 
 /* ---- making one ---- */
-
-/* Room for the copies of a list's tensors and of their sizes and strides. */
-static size_t copy_bytes(const struct shc_tensors *tensors)
-{
-    size_t bytes = tensors->count * sizeof(struct shc_tensor);
-    for (uint32_t i = 0; i < tensors->count; i++)
-        if (tensors->list[i].ndim > 0)
-            bytes += 2 * (size_t)tensors->list[i].ndim * sizeof(int64_t);
-    return bytes;
-}
-
-static const int64_t *copy_dims(const int64_t *dims, int32_t ndim, char **at)
-{
-    if (!dims || ndim <= 0)
-        return NULL;
-    size_t bytes = (size_t)ndim * sizeof *dims;
-    int64_t *copy = memcpy(*at, dims, bytes);
-    *at += bytes;
-    return copy;
-}
-
-static void copy_tensors(struct shc_tensors *tensors, char **at)
-{
-    struct shc_tensor *list = (struct shc_tensor *)(void *)*at;
-    *at += tensors->count * sizeof *list;
-    for (uint32_t i = 0; i < tensors->count; i++) {
-        list[i] = tensors->list[i];
-        list[i].sizes = copy_dims(list[i].sizes, list[i].ndim, at);
-        list[i].strides = copy_dims(list[i].strides, list[i].ndim, at);
-    }
-    tensors->list = list;
-}
 
 /* Checks the operation. pre: all zero, except what request_create() has set; op lives as long. */
 static enum shc_status prepare(struct shc_request *request, struct shc_comm *comm,
@@ -61,7 +30,7 @@ static enum shc_status request_create(struct shc_comm *comm, const struct shc_op
     if ((op->input.count > 0 && !op->input.list) || (op->output.count > 0 && !op->output.list))
         return shc_fail(SHC_ERR_INVALID, "%s: tensors, but no list of them",
                         shc_op_kind_name(op->kind));
-    size_t bytes = copy_bytes(&op->input) + copy_bytes(&op->output);
+    size_t bytes = shc_tensors_room(&op->input) + shc_tensors_room(&op->output);
     struct shc_request *request = malloc(sizeof *request + bytes);
     if (!request)
         return shc_fail(SHC_ERR_NOMEM, "no memory for a request");
@@ -69,8 +38,8 @@ static enum shc_status request_create(struct shc_comm *comm, const struct shc_op
     char *at = (char *)(request + 1);
     request->comm = comm;
     request->op = *op;
-    copy_tensors(&request->op.input, &at);
-    copy_tensors(&request->op.output, &at);
+    shc_tensors_copy(&request->op.input, &at);
+    shc_tensors_copy(&request->op.output, &at);
     enum shc_status st = prepare(request, comm, &request->op);
     if (st != SHC_OK) {
         free(request);
