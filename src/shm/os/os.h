@@ -42,12 +42,24 @@ SHC_NODISCARD int shc_os_memfd_seal(int fd);
 /* And after this only mappings that exist can write to it (Linux 5.1; EINVAL before). */
 SHC_NODISCARD int shc_os_memfd_seal_for_readers(int fd);
 
+/* After this no process can make a memfd shorter, nor seal it against growing. */
+SHC_NODISCARD int shc_os_memfd_seal_against_shrinking(int fd);
+
 /* pre: the file has never been mapped. post: its size is `bytes`; no page is reserved. */
 SHC_NODISCARD int shc_os_file_resize(int fd, size_t bytes);
 
 /* post: every page of the range is backed by memory. ENOSPC if there is none. Signals are blocked
  * meanwhile; EINTR is retried. */
 SHC_NODISCARD int shc_os_file_reserve(int fd, size_t offset, size_t bytes);
+
+/* Bytes of memory that this machine can still give without swapping; SIZE_MAX: not known. */
+size_t shc_os_memory_available(void);
+
+/* Makes a file longer, also one that is mapped. EFBIG: RLIMIT_FSIZE forbids it (no signal comes). */
+SHC_NODISCARD int shc_os_file_grow(int fd, size_t bytes);
+
+/* Gives these whole pages back to the system; they read as zero after that. Best effort. */
+void shc_os_file_punch(int fd, size_t offset, size_t bytes);
 
 SHC_NODISCARD int shc_os_file_stat(int fd, struct shc_os_file_id *id, size_t *bytes);
 
@@ -66,6 +78,13 @@ void shc_os_file_close(int fd);
  */
 SHC_NODISCARD int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **base);
 void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes);
+
+/* Maps the file over that many bytes of addresses, which may be more than it has: what lies after its end can
+ * be used as soon as it has grown. Nothing is reserved. */
+SHC_NODISCARD int shc_os_map_range(int fd, size_t bytes, void **base);
+
+/* The length of a page of this kernel. */
+size_t shc_os_page_bytes(void);
 
 /* post: every page that holds a byte of this part of a shared mapping is backed by memory. The part
  * need not begin with a page, because pages may be of 64 KiB. ENOSPC if there is no memory, EINVAL

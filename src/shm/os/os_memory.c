@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -126,6 +127,11 @@ int shc_os_memfd_seal(int fd)
     return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0 ? 0 : errno;
 }
 
+int shc_os_memfd_seal_against_shrinking(int fd)
+{
+    return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) == 0 ? 0 : errno;
+}
+
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
@@ -154,6 +160,33 @@ int shc_os_file_reserve(int fd, size_t offset, size_t bytes)
     } while (error == EINTR);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
+}
+
+int shc_os_file_grow(int fd, size_t bytes)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
+        limit.rlim_cur < bytes)
+        return EFBIG; /* the kernel would send SIGXFSZ, which ends the process */
+    return shc_os_file_resize(fd, bytes);
+}
+
+size_t shc_os_memory_available(void)
+{
+    static const char key[] = "\nMemAvailable:";
+    char text[1024];
+    unsigned long long kib = 0;
+    if (shc_os_read_text("/proc/meminfo", text, sizeof text) != 0)
+        return SIZE_MAX;
+    const char *line = strstr(text, key);
+    if (!line || sscanf(line + sizeof key - 1, "%llu", &kib) != 1)
+        return SIZE_MAX;
+    return (size_t)kib << 10;
+}
+
+void shc_os_file_punch(int fd, size_t offset, size_t bytes)
+{
+    (void)!fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, (off_t)offset, (off_t)bytes);
 }
 
 int shc_os_file_stat(int fd, struct shc_os_file_id *id, size_t *bytes)
@@ -218,6 +251,20 @@ void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes)
 {
     guard_bytes = guard_pages(guard_bytes);
     munmap((char *)base - guard_bytes, guard_bytes + bytes);
+}
+
+int shc_os_map_range(int fd, size_t bytes, void **base)
+{
+    void *range = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (range == MAP_FAILED)
+        return errno;
+    *base = range;
+    return 0;
+}
+
+size_t shc_os_page_bytes(void)
+{
+    return (size_t)sysconf(_SC_PAGESIZE);
 }
 
 #ifndef MADV_POPULATE_WRITE
