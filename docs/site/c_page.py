@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The C API's page, made from the comments of src/shm/shmcoll.h.
+"""The C API's page, made from the comments of src/shm/shmcoll.h and the public headers after it.
 
 The header is written so that this suffices: `/* ---- title ---- */` begins a section, and a comment
 stands directly above what it describes. A declaration is shown as it stands, with the comments
@@ -80,13 +80,28 @@ def title(code):
     return ", ".join(f"{n}()" if f"{n}(" in code else n for n in found), found
 
 
-def page(header):
-    """The whole page as Markdown."""
+def page(header, *more):
+    """The whole page as Markdown. The introduction of a further header stands in its first section."""
+    introduction, body = parted(header)
+    text = ["# C API", introduction, f"## {FIRST_SECTION}", *described(body)]
+    for other in more:
+        introduction, body = parted(other)
+        section, *rest = described(body)
+        text += [section, introduction, *rest]
+    return "\n\n".join(text) + "\n"
+
+
+def parted(header):
+    """(the introduction as Markdown, what follows it)"""
     body = CONDITIONAL.sub("", header[header.index("#pragma once") :])
     introduction = re.search(r"/\*.*?\*/", body, re.S)
-    text = ["# C API", paragraphs(split_comment(introduction[0])[0])]
-    text += [f"## {FIRST_SECTION}"]
-    for block in blocks(body[introduction.end() :]):
+    return paragraphs(split_comment(introduction[0])[0]), body[introduction.end() :]
+
+
+def described(body):
+    """Sections and declarations as Markdown."""
+    text = []
+    for block in blocks(body):
         section = SECTION.fullmatch(block.strip())
         if section:
             name = section[1]
@@ -99,4 +114,4 @@ def page(header):
         text += [f"### `{name}`"] if name else []
         text += [paragraphs(comment)] if comment else []
         text += [f"```c\n{code.strip()}\n```"]
-    return "\n\n".join(text) + "\n"
+    return text

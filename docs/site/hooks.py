@@ -20,7 +20,7 @@ import c_page
 
 log = logging.getLogger("mkdocs.hooks.shmcoll")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-HEADER = "src/shm/shmcoll.h"
+HEADERS = ("src/shm/shmcoll.h", "src/shm/shmcoll_memory.h")
 LINK = re.compile(r"(?<!!)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)\)")
 CODE = re.compile(r"^(```|~~~).*?^\1|`[^`\n]*`(?!\])", re.M | re.S)
 # The version needs no words.
@@ -30,8 +30,8 @@ WITHOUT_DOCSTRING = {"__version__"}
 def on_files(files, config):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     files.append(File.generated(config, "index.md", content=relocated(readme)))
-    header = (ROOT / HEADER).read_text(encoding="utf-8")
-    files.append(File.generated(config, "reference/c.md", content=c_page.page(header)))
+    headers = [(ROOT / header).read_text(encoding="utf-8") for header in HEADERS]
+    files.append(File.generated(config, "reference/c.md", content=c_page.page(*headers)))
     return files
 
 

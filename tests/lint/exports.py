@@ -15,6 +15,7 @@ from csource import Source
 
 HEADER = "src/shm/shmcoll.h"
 MAP = "src/shm/shmcoll.map"
+MORE = ("src/shm/shmcoll_memory.h",)  # further public headers
 PRIVATE = "src/shm/p2p/remote.h"  # for src/hosts, which the glue contains
 CUDA_HEADER = "src/cuda_ipc/cuda_ipc.h"
 CUDA_MAP = "src/cuda_ipc/shmcoll_cuda.map"
@@ -51,8 +52,9 @@ def check(root, library=None, cuda_library=None):
 
 def check_one(root, path, map_path, library):
     header = declared(Source.load(root, path))
-    if path == HEADER and (Path(root) / PRIVATE).exists():
-        header |= declared(Source.load(root, PRIVATE))
+    for more in (*MORE, PRIVATE) if path == HEADER else ():
+        if (Path(root) / more).exists():
+            header |= declared(Source.load(root, more))
     text = read(root, map_path)
     exported = mapped(text)
     for name in header.keys() - exported.keys():

@@ -57,7 +57,12 @@ class Site(unittest.TestCase):
                 shutil.copytree(
                     ROOT / tree, copy / tree, ignore=shutil.ignore_patterns("*.so*", "lib")
                 )
-            for file in ("README.md", "mkdocs.yml", "src/shm/shmcoll.h"):
+            for file in (
+                "README.md",
+                "mkdocs.yml",
+                "src/shm/shmcoll.h",
+                "src/shm/shmcoll_memory.h",
+            ):
                 (copy / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / file, copy / file)
             (copy / "docs/internals/unlisted.md").write_text(

@@ -71,6 +71,7 @@ done
 """
 FOR_C = (
     "include/shm/shmcoll.h",
+    "include/shm/shmcoll_memory.h",
     "lib/pkgconfig/shmcoll.pc",
     "lib/cmake/shmcoll/shmcollConfig.cmake",
 )

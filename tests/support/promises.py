@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 LIST = ROOT / "docs/reference/promised.txt"
 LIBRARIES = ROOT / "python/shmcoll/lib"
 HEADER = ROOT / "src/shm/shmcoll.h"
+HEADERS = (HEADER, ROOT / "src/shm/shmcoll_memory.h")
 sys.path.append(str(ROOT / "tests/lint"))
 
 from csource import Source  # noqa: E402
@@ -45,7 +46,11 @@ def plain(text: str) -> str:
 
 
 def c_api() -> Iterator[Line]:
-    source = Source("shmcoll.h", HEADER.read_text())
+    for header in HEADERS:
+        yield from declared(Source(header.name, header.read_text()))
+
+
+def declared(source: Source) -> Iterator[Line]:
     for name, value in re.findall(r"^#define (SHC_(?!VERSION)\w+)[ ]+(.+)$", source.code, re.M):
         yield f"C constant {name}", value.strip()
     for name, body in re.findall(r"^enum (\w+) \{(.*?)\n\};", source.bare, re.M | re.S):

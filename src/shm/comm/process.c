@@ -6,6 +6,7 @@
 #include "shm/base/log.h"
 #include "shm/comm/comm.h"
 #include "shm/comm/log_file.h"
+#include "shm/comm/memory.h"
 #include "shm/exec/topo.h"
 #include "shm/kernel/cpu.h"
 #include "shm/os/os.h"
@@ -66,6 +67,7 @@ static void forget_parent(void)
     process.callbacks = 0;
     process.generation++;
     shc_bias_forget_parent();
+    shc_memory_forget_parent();
     /* release process/generation -> acquire in be_this_process(): the state it stands for. */
     shc_a64_store_release(process.word, process.generation);
 }
@@ -86,6 +88,15 @@ static enum shc_status be_this_process(void)
         else
             shc_os_thread_yield();
     }
+}
+
+enum shc_status shc_process_be(struct shc_process_mark *mark)
+{
+    SHC_TRY(be_this_process());
+    pthread_mutex_lock(&process.lock);
+    *mark = (struct shc_process_mark){.word = process.word, .generation = process.generation};
+    pthread_mutex_unlock(&process.lock);
+    return SHC_OK;
 }
 
 /* The lock is held. */

@@ -29,6 +29,9 @@ SHC_NODISCARD enum shc_status shc_process_enter(struct shc_keeper **keeper,
                                                 struct shc_process_mark *mark,
                                                 struct shc_os_process *self);
 
+/* The same without a keeper, for what needs no group. */
+SHC_NODISCARD enum shc_status shc_process_be(struct shc_process_mark *mark);
+
 /* Is this still the process that made the mark? */
 SHC_INLINE bool shc_process_is(const struct shc_process_mark *mark)
 {
