@@ -354,7 +354,9 @@ def test_a_message_to_a_rank_that_has_left_fails_soon() -> None:
         return str(caught.value).splitlines()[0], took
 
     for text, took in run(WORLD, body, env=FAKE, limit=50)[:2]:
-        assert "rank 3 (host 1) has left the group" in text and took < 20
+        # Or its connection, which had not been made before, cannot be.
+        assert re.search(r"rank 3 \(host 1\) has (ended, so it has )?left the group", text), text
+        assert took < 20
 
 
 def test_a_process_that_ends_without_a_farewell_prints_nothing() -> None:
