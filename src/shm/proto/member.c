@@ -31,6 +31,10 @@ static bool ends_late(void)
 void shc_group_wake(const struct shc_seat *seat)
 {
     for (int rank = 0; rank < seat->world_size; rank++) {
+        /* acquire member/state <- acq_rel in take_seat(): its block is reserved. Before that nobody sleeps there, and
+         * in a group that could not be made its pages may not exist. */
+        if (shc_a32_load_acquire(&shc_seat_member(seat, rank)->state) == SHC_MEMBER_EMPTY)
+            continue;
         shc_bell_ring(shc_seat_bell(seat, rank), true);
         shc_bell_ring(shc_seat_mail_bell(seat, rank), true);
     }
