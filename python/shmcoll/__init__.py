@@ -21,6 +21,8 @@ the library:
     all_reduce, broadcast, all_gather_into, reduce_scatter_into, all_to_all, barrier
                         direct calls: as in torch.distributed, without its dispatcher
     direct              the same as methods of one group, for loops
+    empty, zeros, empty_like, zeros_like, shared_memory, share, is_shared
+                        tensors in memory that the ranks share
     build_info          how the library was built
     Description, GpuDescription, InternalDescription
                         the types of what describe() returns
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from shmcoll._direct import all_gather_into, all_to_all, reduce_scatter_into
     from shmcoll._describe import Description, GpuDescription, InternalDescription
     from shmcoll._dump import dump
+    from shmcoll._memory import empty, empty_like, zeros, zeros_like
+    from shmcoll._memory import is_shared, share, shared_memory
 
     __version__: str
 
@@ -58,10 +62,17 @@ __all__ = [
     "describe",
     "direct",
     "dump",
+    "empty",
+    "empty_like",
+    "is_shared",
     "monitored_barrier",
     "on_late",
     "reduce_scatter_into",
+    "share",
+    "shared_memory",
     "use_for_gloo",
+    "zeros",
+    "zeros_like",
     "__version__",
 ]
 
@@ -146,9 +157,16 @@ _HOMES = {
     "describe": "_backend",
     "direct": "_direct",
     "dump": "_dump",
+    "empty": "_memory",
+    "empty_like": "_memory",
+    "is_shared": "_memory",
     "monitored_barrier": "_backend",
     "on_late": "_events",
     "reduce_scatter_into": "_direct",
+    "share": "_memory",
+    "shared_memory": "_memory",
+    "zeros": "_memory",
+    "zeros_like": "_memory",
 }
 
 if not TYPE_CHECKING:  # for a type checker every name would exist

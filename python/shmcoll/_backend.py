@@ -185,7 +185,7 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
         internals: also return the keys for developers, which may change with any version.
 
     The keys for users are those of ``shmcoll.Description``: version, glue, name, rank, world_size, hosts,
-    timeout_s, segment and arena (shared memory, with sizes in bytes), threads, threads_from, isa, cma.
+    timeout_s, segment, arena and heap (shared memory, with sizes in bytes), threads, threads_from, isa, cma.
     For each GPU that the group has been used on, those of ``shmcoll.GpuDescription`` come after the
     prefix ``cuda:<index>.``. The keys for developers are those of ``shmcoll.InternalDescription``,
     and ``tuning.<key>``.
@@ -204,6 +204,7 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
         '3'
     """
     from shmcoll._describe import parse
+    from shmcoll._memory import info as heap_info
 
     pg: Any = dist.distributed_c10d._get_default_group() if group is None else group
     if pg == dist.GroupMember.NON_GROUP_MEMBER:
@@ -215,7 +216,7 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
         if _is_ours(backend):
             lines = ["hosts=1", "host=0", "rails=0"]  # where the group does not say more
             lines += [*_glue.core_info()[:1], *_glue.info(backend).splitlines()]
-            lines.append(f"glue={_glue.NAME}")
+            lines += [f"glue={_glue.NAME}", *heap_info()]
             return cast("Description", parse(lines, internals))
     raise ValueError(f"shmcoll: the group's backend is {pg.name()}; nothing of shmcoll is in it")
 

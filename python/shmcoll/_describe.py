@@ -53,6 +53,10 @@ class Description(TypedDict, total=False):
     """Kind of the memory for large tensors, or "not yet", or "none"."""
     arena_bytes: int
     """Size of the arena in bytes; 0 as long as there is none."""
+    heap_bytes: int
+    """Memory of this process for tensors that ranks can share, in bytes; 0 before the first one."""
+    heap_used_bytes: int
+    """How much of it tensors have now, in bytes."""
     threads: int
     """Reduction threads of this process."""
     threads_from: str
@@ -75,6 +79,10 @@ class InternalDescription(Description, total=False):
     """Exchange slots of the arena for each pair of ranks."""
     shout_bytes: int
     """Size of a slot for broadcasts."""
+    heap_blocks: int
+    """Tensors' blocks in the heap of this process."""
+    heaps_attached: int
+    """Heaps of other processes that this one has mapped."""
     spins: int
     """How often a call looks before it sleeps."""
     spins_engine: int

@@ -15,4 +15,8 @@ SHMCOLL_EXPORT void shmcoll_after_fork_in_child();
 // This process says goodbye to its groups. After that the interpreter may end, if `forget_python` is not
 // 0. The interpreter's lock is held.
 SHMCOLL_EXPORT void shmcoll_leave(int forget_python);
+
+// From now on, this thread's CPU tensors of so many bytes and more lie in shared memory; 0: none do. Returns
+// what held before, or -1, with nothing changed, if another allocator keeps its place in torch.
+SHMCOLL_EXPORT long long shmcoll_share_allocations(long long bytes);
 }

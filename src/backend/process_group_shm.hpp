@@ -124,6 +124,11 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
                           const c10d::GatherOptions &options) override;
 #endif
 
+    // In shared memory (backend/memory.hpp). FSDP2 and DDP ask for it if their user does.
+    std::shared_ptr<c10::Allocator> getMemAllocator() override;
+    bool supportsTensorAlloc(c10::DeviceIndex index) override;
+    at::Tensor allocateTensor(long size, at::TensorOptions options) override;
+
     WorkPtr broadcast(Tensors &tensors, const c10d::BroadcastOptions &options) override;
     WorkPtr allreduce(Tensors &tensors, const c10d::AllreduceOptions &options) override;
     WorkPtr allreduce_sparse(Tensors &tensors, const c10d::AllreduceOptions &options) override;

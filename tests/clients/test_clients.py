@@ -37,6 +37,7 @@ CASES = (
     case("local_sgd", 4, hierarchical=True),
     case("fsdp2"),
     case("fsdp2", 3),
+    case("fsdp2", groups_memory=True),
     case("fsdp2", bf16=True),
     case("fsdp2", reshard=False, accumulate=True),
     case("fsdp2", 4, replicas=2),

@@ -23,6 +23,7 @@ PAGES = (
     "frameworks/fsdp2.md",
     "frameworks/dtensor.md",
     "inference.md",
+    "shared-tensors.md",
 )
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 PROGRAMS = [

@@ -27,7 +27,7 @@ DIFFERENT = {
 def use_python() -> None:
     """In a forked rank that has made no group: the glue in Python instead of the one that is loaded."""
     os.environ["SHMCOLL_GLUE"] = "python"
-    for name in ("_glue", "_backend", "_options", "_operators", "_direct", "_graph"):
+    for name in ("_glue", "_backend", "_options", "_operators", "_direct", "_graph", "_memory"):
         sys.modules.pop(f"shmcoll.{name}", None)
         vars(shmcoll).pop(name, None)
     for name in shmcoll._HOMES:

@@ -49,6 +49,7 @@ def train(
     accumulate: bool = False,
     divisor: float = 0,
     plain_sums: bool = False,
+    groups_memory: bool = False,
     steps: int = 5,
 ) -> dict[str, torch.Tensor]:
     """divisor: of the gradients' sum; 0 means the number of ranks."""
@@ -61,6 +62,10 @@ def train(
         model.set_gradient_divide_factor(divisor)
     if plain_sums:
         model.set_force_sum_reduction_for_comms(True)
+    if groups_memory:  # gloo has none to give
+        for part in model.modules():
+            if isinstance(part, FSDPModule):
+                part.set_allocate_memory_from_process_group_for_comm(True)
     optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
     data = torch.Generator().manual_seed(100 + dist.get_rank())
     norms = []
