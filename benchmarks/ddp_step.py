@@ -2,14 +2,15 @@
 """A training step under DistributedDataParallel: shmcoll, gloo, and its computation alone.
 
     python benchmarks/ddp_step.py [--json out.json] [--models digits,mlp] [--buckets 1,4,16,64]
-                                  [--hook]
+                                  [--hook] [--shared]
 
 Two ranks; the network of examples/digits_ddp.py and one of linear layers with 20 million
 parameters; gradients in buckets of so many MiB. All take turns in one run, with the same
 data: a step lasts until the slower rank has updated its parameters. Afterwards the parameters of
 the two backends must have the same bits. `alone` is DistributedDataParallel over a process group
 that does nothing: its buckets, hooks and divisions, which no backend can be faster than. `hook` is
-shmcoll with a communication hook whose all_reduce averages, which spares the divisions. `last` is
+shmcoll with a communication hook whose all_reduce averages, which spares the divisions. `shared` is
+shmcoll with the buckets in its shared memory, by torch's switch DDP_DISABLE_COMM_MEM=0. `last` is
 an all_reduce of the last bucket by shmcoll, with nothing at the same time: its gradients are there when
 the computation ends, so that no backend can hide it.
 """
@@ -17,6 +18,7 @@ the computation ends, so that no backend can hide it.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import pathlib
@@ -24,6 +26,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +41,7 @@ from shmcoll.bench.run.mpirun import TUNABLES
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "examples"))
 
 BACKENDS = ("shmcoll", "gloo")
-CONTENDERS = (*BACKENDS, "compute", "alone")  # and "hook" where it is asked for
+CONTENDERS = (*BACKENDS, "compute", "alone")  # and those that are asked for
 WARMUP_STEPS = 5  # DDP orders its buckets anew, and the heap grows
 
 
@@ -112,6 +115,14 @@ def averaged(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures
     return work.get_future().then(lambda future: future.value()[0])
 
 
+@contextlib.contextmanager
+def buckets(shared: bool) -> Iterator[None]:
+    """DDP reads torch's switch when it makes its buckets, and in the first steps makes them anew."""
+    os.environ["DDP_DISABLE_COMM_MEM"] = "0" if shared else "1"
+    yield
+    del os.environ["DDP_DISABLE_COMM_MEM"]
+
+
 class Contender:
     """A copy of the job's model that trains on its own."""
 
@@ -151,26 +162,33 @@ class Contender:
 
 
 def measure(
-    name: str, bucket_mb: int, rounds: int, rank: int, groups: dict[str, Any], hook: bool
+    name: str, bucket_mb: int, rounds: int, rank: int, groups: dict[str, Any], more: list[str]
 ) -> dict[str, Any]:
     sides = {side: Contender(JOBS[name](rank), bucket_mb, groups.get(side)) for side in BACKENDS}
     sides["compute"] = Contender(JOBS[name](rank), bucket_mb, None)
     nobody = NoBackend(rank, 2)
     sides["alone"] = Contender(JOBS[name](rank), bucket_mb, nobody)
-    if hook:
+    if "hook" in more:
         sides["hook"] = Contender(JOBS[name](rank), bucket_mb, groups["shmcoll"], averaged)
-    contenders = (*CONTENDERS, "hook") if hook else CONTENDERS
+    if "shared" in more:
+        with buckets(shared=True):
+            sides["shared"] = Contender(JOBS[name](rank), bucket_mb, groups["shmcoll"])
+    contenders = (*CONTENDERS, *more)
     ms: dict[str, list[float]] = {side: [] for side in contenders}
     for _ in range(WARMUP_STEPS):
-        for side in sides.values():
-            side.step()
+        for place, side in sides.items():
+            with buckets(shared=place == "shared"):
+                side.step()
     for turn in range(rounds):
         for place in range(len(contenders)):
             side = contenders[(turn + place) % len(contenders)]
             ms[side].append(sides[side].step_ms(groups["everyone"]))
     last = last_ms(nobody.sizes[-1], rounds, groups)
-    trained = [list(sides[backend].model.parameters()) for backend in BACKENDS]
-    wrong = torch.tensor([sum(int((a != b).sum()) for a, b in zip(*trained))])
+    alike = [side for side in (*BACKENDS, "shared") if side in sides]
+    trained = [list(sides[side].model.parameters()) for side in alike]
+    wrong = torch.tensor(
+        [sum(int((a != b).sum()) for other in trained[1:] for a, b in zip(trained[0], other))]
+    )
     dist.all_reduce(wrong, group=groups["everyone"])
     job = sides["compute"].job
     parameters = sum(parameter.numel() for parameter in job.model.parameters())
@@ -206,7 +224,11 @@ def print_row(row: dict[str, Any]) -> None:
     times += f"  last {statistics.median(row['last_ms']):5.2f}"
     text = f"{row['model']:12} buckets of {row['bucket_mib']:2} MiB   ms a step: {times}"
     wrong = f"  {row['wrong']} parameters WRONG" if row["wrong"] else ""
-    print(f"{text}   gloo/shmcoll {over_gloo:.2f}  shmcoll/compute {over_compute:.2f}{wrong}")
+    text += f"   gloo/shmcoll {over_gloo:.2f}  shmcoll/compute {over_compute:.2f}"
+    if "shared" in ms:
+        over_shared = statistics.median(a / b for a, b in zip(ms["shmcoll"], ms["shared"]))
+        text += f"  shmcoll/shared {over_shared:.2f}"
+    print(text + wrong)
     sys.stdout.flush()
 
 
@@ -220,7 +242,8 @@ def run_rank(rank: int, folder: str, options: argparse.Namespace) -> None:
     rows = []
     for name in options.models.split(","):
         for bucket in options.buckets.split(","):
-            row = measure(name, int(bucket), options.rounds, rank, groups, options.hook)
+            more = [side for side in ("hook", "shared") if getattr(options, side)]
+            row = measure(name, int(bucket), options.rounds, rank, groups, more)
             rows.append(row)
             if rank == 0:
                 print_row(row)
@@ -235,6 +258,7 @@ def main() -> None:
     parser.add_argument("--buckets", default="1,4,16,64", help="MiB (default: 1,4,16,64)")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--hook", action="store_true", help="also shmcoll with an averaging hook")
+    parser.add_argument("--shared", action="store_true", help="also with buckets in shared memory")
     parser.add_argument("--json", metavar="FILE")
     options = parser.parse_args()
     # Else each step has its gradients' pages anew from the kernel, which, in a virtual machine, may
