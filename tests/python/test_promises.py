@@ -39,8 +39,10 @@ int shc_f(struct shc_s *s,
 
 
 def test_the_header_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(promises, "HEADER", tmp_path / "x.h")
-    promises.HEADER.write_text(HEADER)
+    header = tmp_path / "x.h"
+    monkeypatch.setattr(promises, "HEADER", header)
+    monkeypatch.setattr(promises, "HEADERS", (header,))
+    header.write_text(HEADER)
     assert dict(promises.c_api()) == {
         "C constant SHC_MOST": "7",
         "C value SHC_ONE": "enum shc_a, 0",
