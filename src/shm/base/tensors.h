@@ -25,7 +25,7 @@ SHC_INLINE const int64_t *shc_tensors_copy_dims(const int64_t *dims, int32_t ndi
     if (!dims || ndim <= 0)
         return NULL;
     const size_t bytes = (size_t)ndim * sizeof *dims;
-    int64_t *copy = memcpy(*at, dims, bytes);
+    int64_t *copy = (int64_t *)memcpy(*at, dims, bytes);
     *at += bytes;
     return copy;
 }
