@@ -34,6 +34,8 @@ static void header_and_records(void)
     FIELD(shc_board_header_shm, failed);
     FIELD(shc_board_header_shm, host);
     FIELD(shc_board_header_shm, job);
+    FIELD(shc_board_header_shm, kept_offset);
+    FIELD(shc_board_header_shm, kept_count);
     current = "Record";
     FIELD(shc_board_record_shm, number);
     FIELD(shc_board_record_shm, begin);
@@ -41,6 +43,8 @@ static void header_and_records(void)
     FIELD(shc_board_record_shm, what);
     FIELD(shc_board_record_shm, count);
     FIELD(shc_board_record_shm, bytes);
+    FIELD(shc_board_record_shm, peer);
+    FIELD(shc_board_record_shm, pair);
     current = "Sum";
     FIELD(shc_board_sum_shm, ops);
     FIELD(shc_board_sum_shm, bytes);
@@ -116,6 +120,7 @@ static void group(void)
     FIELD(shc_board_group_shm, looked_ns);
     FIELD(shc_board_group_shm, sums);
     FIELD(shc_board_group_shm, device);
+    FIELD(shc_board_group_shm, kept_messages);
     FIELD(shc_board_group_shm, pids);
     FIELD(shc_board_group_shm, global_ranks);
     FIELD(shc_board_group_shm, waited_ns);

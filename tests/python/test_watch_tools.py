@@ -410,7 +410,7 @@ def test_a_record_that_changes_while_it_is_read_is_lost() -> None:
     begun = {**whole, 1: (0, 2570, 15, 0, 1, 1)}  # call 257 takes the place of call 1
     mixed = {**whole, 1: (0, 2570, 0, 0, 257, 1)}
     again = {**whole, 256: (256, 2562, 2563, 0, 7, 7)}  # call 256 had failed, and is called again
-    wanted = [(*fields, 0)[:6] for fields in whole.values()]
+    wanted = [(*fields, 0, 0) for fields in whole.values()]
 
     def poll(*copies: dict[int, tuple[int, ...]]) -> tuple[Ring, list[tuple[int, ...]]]:
         ring = Ring(WrittenWhileRead(256, list(copies)), 0, from_start=True)  # type: ignore[arg-type]
@@ -423,8 +423,75 @@ def test_a_record_that_changes_while_it_is_read_is_lost() -> None:
         assert found == wanted[1:] and ring.lost == 1
     ring, found = poll(whole, whole, again)
     assert found == wanted[:-1]
-    assert [tuple(record) for record in ring.poll()] == [again[256]]
+    assert [tuple(record) for record in ring.poll()] == [(*again[256], 0, 0)]
     assert ring.poll() == []
+
+
+def test_messages_that_waited_or_are_large_show_in_traces_and_dumps(tmp_path: Path) -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        peer = 1 - rank.rank
+        small, large = torch.ones(2, dtype=torch.int64), torch.ones(1 << 15)
+        while go_on(rank):
+            if rank.rank == 0:
+                for tag in (7, 8):  # small sends end at once: nothing is kept of them
+                    dist.send(small, 1, tag=tag)
+                dist.recv(large, 1, tag=9)
+            else:
+                dist.recv(small, 0, tag=7)
+                time.sleep(0.03)
+                dist.recv(small, 0, tag=8)
+                dist.send(large, 0, tag=9)
+            both = [
+                dist.isend(large, peer, tag=10),
+                dist.irecv(torch.ones_like(large), peer, tag=10),
+            ]
+            for work in both:
+                work.wait()
+        with pytest.raises(dist.DistBackendError):  # each rank writes its dump
+            dist.all_reduce(large[: 1 + rank.rank])
+
+    def look(run: Run) -> None:
+        pids, file = list(run.pids.values()), tmp_path / "t.json"
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            said = tool("trace", "-s", "0.5", "-o", file, *pids)
+            found = json.loads(file.read_text())
+            if found["otherData"]["messages"] >= 20:
+                break
+            assert time.monotonic() < deadline, said
+        assert re.search(r" 2 ranks, 0 lost; \d+ messages, 0 lost\n", said), said
+        phases = check_trace(found["traceEvents"])
+        messages = [each for each in phases["X"] if each["cat"] == "message"]
+        assert len(messages) == found["otherData"]["messages"]
+        assert not [e for e in messages if e["args"]["tag"] < 9 and e["name"] == "send"], messages
+        waited = [e["dur"] for e in messages if e["args"]["tag"] == 9 and e["name"] == "recv"]
+        assert sorted(waited)[len(waited) // 2] > 15_000, waited
+        for each in messages:
+            wanted = 16 if each["args"]["tag"] in (7, 8) else 1 << 17
+            assert each["args"]["bytes"] == wanted and each["args"]["peer"] in (0, 1), each
+            assert "failed" not in each["args"]
+        # Slices of one track do not overlap; nearly each message has its arrow.
+        tracks: dict[object, list[dict[str, Any]]] = {}
+        for each in messages:
+            tracks.setdefault((each["pid"], each["tid"]), []).append(each)
+        for track in tracks.values():
+            for one, next_one in zip(track, track[1:]):
+                assert one["ts"] + one["dur"] <= next_one["ts"] + 0.002, (one, next_one)
+        arrows = [each for each in phases["s"] if each["name"] == "message"]
+        sends = [e for e in messages if e["name"] == "send" and e["args"]["tag"] > 8]
+        assert len(sends) - 8 <= len(arrows) <= len(sends), (len(sends), len(arrows))
+
+    observed(2, body, look, env={"SHMCOLL_DUMP": str(tmp_path)})
+    text = tool("postmortem", tmp_path)
+    assert re.search(
+        r"rank 0 +pid \d+  .*\n +last message kept: \w+ f32\[32768\] (to|from) rank 1, tag 10", text
+    ), text
+    dumped = json.loads(tool("postmortem", "--json", tmp_path))
+    for each in dumped["groups"][0]["ranks"]:
+        tags = {message["tag"] for message in each["messages"]}
+        assert {9, 10} <= tags <= {7, 8, 9, 10}, tags
+        assert all(m["end_ns"] >= m["begin_ns"] and m["status"] == "ok" for m in each["messages"])
 
 
 def test_without_times_there_are_none(tmp_path: Path) -> None:
@@ -550,6 +617,7 @@ def member(rank: int, **facts: Any) -> Member:
         global_ranks=[0, 1],
         waited_ns=[0, 0],
         seen_ns=ns,
+        kept_messages=0,
         busy_ticks=1,
         ns_per_tick=1.0,
         part=0,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import os
+import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -59,6 +60,23 @@ class Call:
         if self.root is not None:
             parts.append(f"root {self.root}")
         return f"{self.operation} #{self.number} ({', '.join(parts)})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+    """A send or a receive that has ended, and that waited or was large."""
+
+    number: int  # among those that its rank keeps
+    operation: str
+    peer: int | None  # None: a receive from any rank, which got none
+    tag: int
+    pair: int  # its number among the messages from its sender to its receiver
+    dtype: str
+    count: int
+    bytes: int
+    status: int
+    begin_ns: int
+    end_ns: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,6 +161,7 @@ class Member:
     global_ranks: list[int]  # -1: not known
     waited_ns: list[int]
     seen_ns: int  # when all this was read
+    kept_messages: int  # that it has put on the board
     busy_ticks: int  # in calls that have ended; 0 where times are not kept
     ns_per_tick: float
     part: int  # its place on the process's board
@@ -248,7 +267,7 @@ def parse(kind: type[_Structure], data: bytes) -> _Structure:
 
 
 class Record(NamedTuple):
-    """One call, with times in counts of the processor's counter, which all processes share."""
+    """One call or message, with times in counts of the processor's counter, which all processes share."""
 
     number: int
     begin: int
@@ -256,6 +275,8 @@ class Record(NamedTuple):
     what: int
     elements: int
     bytes: int
+    peer: int  # of a message: the rank, then the tag, 32 bits each
+    pair: int
 
 
 _Self = TypeVar("_Self", bound="Image")
@@ -342,11 +363,18 @@ class Image:
         header = self._header
         return int(header.record_offset), int(header.record_bytes), int(header.record_count)
 
-    def _record(self, offset: int, number: int) -> Record | None:
-        """The record of that call; None: it has been overwritten."""
+    @property
+    def kept_records(self) -> tuple[int, int, int]:
+        """The same for the records of messages; their number is 0 on a board of an older library."""
         header = self._header
-        at = offset + header.record_offset
-        at += number % header.record_count * header.record_bytes
+        return int(header.kept_offset), int(header.record_bytes), int(header.kept_count)
+
+    def _record(
+        self, offset: int, number: int, records: tuple[int, int, int] | None = None
+    ) -> Record | None:
+        """The record of that call; None: it has been overwritten."""
+        begin, size, count = records or self.records
+        at = offset + begin + number % count * size
         for _ in range(_LOOKS):
             first, record, last = (
                 parse(layout.Record, os.pread(self._fd, ctypes.sizeof(layout.Record), at))
@@ -354,7 +382,8 @@ class Image:
             )
             if first.number == last.number == number:
                 return Record(
-                    number, record.begin, record.end, record.what, record.count, record.bytes
+                    *(number, record.begin, record.end, record.what, record.count, record.bytes),
+                    *(record.peer, record.pair),
                 )
         return None
 
@@ -401,6 +430,7 @@ class Image:
             global_ranks=list(group.global_ranks[: group.world_size]),
             waited_ns=list(group.waited_ns[: group.world_size]),
             seen_ns=seen_ns,
+            kept_messages=group.kept_messages,
             busy_ticks=sum(each.ticks for each in group.sums),
             ns_per_tick=self.ns_per_tick,
             part=part,
@@ -443,6 +473,23 @@ class Image:
             status=status,
             begin_ns=self.ns(record.begin),
             end_ns=self.ns(record.end) if record.end else None,
+        )
+
+    def message(self, record: Record) -> Message:
+        kind, dtype, _, status = record.what.to_bytes(8, "little")[:4]
+        peer, tag = struct.unpack("<Ii", record.peer.to_bytes(8, "little"))
+        return Message(
+            number=record.number,
+            operation=name_of(layout.OPERATIONS, kind),
+            peer=peer if peer < ANY else None,
+            tag=tag,
+            pair=record.pair,
+            dtype=name_of(layout.DTYPES, dtype),
+            count=record.elements,
+            bytes=record.bytes,
+            status=status,
+            begin_ns=self.ns(record.begin),
+            end_ns=self.ns(record.end),
         )
 
     def _pending(self, messages: layout.Messages) -> Pending | None:

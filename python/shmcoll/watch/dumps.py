@@ -11,7 +11,16 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from shmcoll.watch import layout
-from shmcoll.watch.board import BoardError, Call, Image, Member, Process, parse, printable
+from shmcoll.watch.board import (
+    BoardError,
+    Call,
+    Image,
+    Member,
+    Message,
+    Process,
+    parse,
+    printable,
+)
 
 ENDING = ".dump"
 _MOST_BYTES = 1 << 20  # of a header, and of a part
@@ -60,6 +69,15 @@ class Dump(Image):
         found = (self._record(offset, number) for number in range(oldest, member.entered + 1))
         return {record.number: self.call(record) for record in found if record}
 
+    def messages(self, member: Member) -> list[Message]:
+        """Its messages that waited or were large, the oldest first; the last 256."""
+        records, newest, offset = self.kept_records, member.kept_messages, self.offset(member.part)
+        if records[2] == 0:  # the dump of an older library
+            return []
+        numbers = range(max(1, newest - records[2] + 1), newest + 1)
+        found = (self._record(offset, number, records) for number in numbers)
+        return [self.message(record) for record in found if record]
+
 
 def _read_header(descriptor: int) -> layout.Header:
     found = os.fstat(descriptor)
@@ -89,12 +107,15 @@ def _read_header(descriptor: int) -> layout.Header:
 
 def _is_sound(header: layout.Header) -> bool:
     records_end = header.record_offset + header.record_count * header.record_bytes
+    kept_end = header.kept_offset + header.kept_count * header.record_bytes
     return bool(
         ctypes.sizeof(layout.Header) <= header.header_bytes <= _MOST_BYTES
         and ctypes.sizeof(layout.Group) <= header.record_offset
         and ctypes.sizeof(layout.Record) <= header.record_bytes
         and 0 < header.record_count
         and records_end <= header.group_bytes <= _MOST_BYTES
+        and (header.kept_count == 0 or records_end <= header.kept_offset)
+        and kept_end <= header.group_bytes
         and header.group_count <= _MOST_PARTS
         and header.level < len(layout.LEVELS)
         and header.failed <= header.group_count

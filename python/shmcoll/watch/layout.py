@@ -100,6 +100,8 @@ class Header(ctypes.Structure):
         ("reserved_too", c_uint32),
         ("host", c_char * 64),
         ("job", c_char * 64),
+        ("kept_offset", c_uint32),
+        ("kept_count", c_uint32),
     ]
 
 
@@ -111,7 +113,8 @@ class Record(ctypes.Structure):
         ("what", c_uint64),
         ("count", c_uint64),
         ("bytes", c_uint64),
-        ("reserved", c_uint64 * 2),
+        ("peer", c_uint64),
+        ("pair", c_uint64),
     ]
 
 
@@ -201,7 +204,8 @@ class Group(ctypes.Structure):
         ("fill_3", c_uint8 * 64),
         ("sums", Sum * KINDS),
         ("device", Device),
-        ("fill_4", c_uint8 * 2272),
+        ("kept_messages", c_uint64),
+        ("fill_4", c_uint8 * 2264),
         ("pids", c_int32 * MAX_WORLD),
         ("global_ranks", c_int32 * MAX_WORLD),
         ("waited_ns", c_uint64 * MAX_WORLD),

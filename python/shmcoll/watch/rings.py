@@ -9,10 +9,11 @@ from typing import NamedTuple
 from shmcoll.watch import layout
 from shmcoll.watch.board import Board, Record
 
-_FIELDS = struct.Struct("<6Q")
+_FIELDS = struct.Struct("<8Q")
 _NUMBER_AND_BEGIN = struct.Struct("<2Q")
 _STATE = struct.Struct("<I")
 _ENTERED_AND_LEFT = struct.Struct("<2Q")
+_KEPT = struct.Struct("<Q")
 _HEAD_BYTES = layout.Group.left.offset + layout.Group.left.size
 
 
@@ -30,7 +31,7 @@ class Ring:
         """from_start: calls that were overwritten before the first poll count as lost."""
         self.board = board
         self.part = part
-        self.offset, self.record_bytes, self.record_count = board.records
+        self.offset, self.record_bytes, self.record_count = self._records()
         self.nonce = self._head().nonce
         self.lost = 0  # calls that were overwritten before they were taken
         self._taken = 0 if from_start else None  # the number of the newest one, and its begin
@@ -70,6 +71,9 @@ class Ring:
             return None
         found = self._record(head.entered, self._copies())
         return found if found and not found.end and self._is_ours(self._head()) else None
+
+    def _records(self) -> tuple[int, int, int]:
+        return self.board.records
 
     def _head(self) -> _Head:
         data = self.board.read(self.part, 0, _HEAD_BYTES)
@@ -113,3 +117,18 @@ class Ring:
         if first[0] != number or first != _NUMBER_AND_BEGIN.unpack_from(after, at):
             return None
         return Record(*_FIELDS.unpack_from(data, at))
+
+
+class MessageRing(Ring):
+    """The same for the messages that the board keeps. They get their numbers when they end."""
+
+    def _records(self) -> tuple[int, int, int]:
+        return self.board.kept_records
+
+    def _head(self) -> _Head:
+        head = super()._head()
+        if self.record_count == 0:  # the board of an older library
+            return head._replace(entered=0, left=0)
+        data = self.board.read(self.part, layout.Group.kept_messages.offset, _KEPT.size)
+        (kept,) = _KEPT.unpack(data)
+        return head._replace(entered=kept, left=kept)

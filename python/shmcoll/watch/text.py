@@ -164,13 +164,15 @@ def short_call(call: Call) -> str:
     """ "#53 all_reduce f64[4096]"."""
     if call.operation == "barrier":
         return f"#{call.number} barrier"
-    dtype = call.dtype
+    return f"#{call.number} {call.operation} {short_type(call.dtype)}[{call.count}]"
+
+
+def short_type(dtype: str) -> str:
+    """ "f32" of "float32"."""
     for long, short in _SHORT_TYPES.items():
         if dtype.startswith(long) and dtype[len(long) :].isdigit():
-            dtype = short + dtype[len(long) :]
-    if dtype == "bfloat16":
-        dtype = "bf16"
-    return f"#{call.number} {call.operation} {dtype}[{call.count}]"
+            return short + dtype[len(long) :]
+    return "bf16" if dtype == "bfloat16" else dtype
 
 
 def pending(group: Group, member: Member) -> str:

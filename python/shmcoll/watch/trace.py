@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from shmcoll.watch import board, layout, text
-from shmcoll.watch.board import Member, Record, Watcher, now_ns
+from shmcoll.watch.board import Member, Message, Record, Watcher, now_ns
 from shmcoll.watch.parser import EXIT_USAGE
-from shmcoll.watch.rings import Ring
+from shmcoll.watch.rings import MessageRing, Ring
 from shmcoll.watch.text import EXIT_NOTHING
 
 EXIT_WRITTEN = 0
@@ -91,6 +91,7 @@ def _run(options: argparse.Namespace) -> int:
     said = trace["otherData"]
     print(
         f"{options.output}: {said['calls']} calls of {len(said['ranks'])} ranks, {said['lost']} lost"
+        + (f"; {said['messages']} messages, {said['messages_lost']} lost" * (said["messages"] > 0))
     )
     return EXIT_FAILED if joined.problems else EXIT_WRITTEN
 
@@ -146,6 +147,15 @@ class Track:
     member: Member  # as it was when the track began
     ring: Ring
     records: list[Record]
+    message_ring: MessageRing
+    messages: list[Record]
+
+    def poll(self) -> int:
+        """Takes what there is; how much that was."""
+        calls, messages = self.ring.poll(), self.message_ring.poll()
+        self.records += calls
+        self.messages += messages
+        return max(len(calls), len(messages))
 
 
 class Collector:
@@ -158,6 +168,7 @@ class Collector:
         self._look(from_start=False)
         for track in self.tracks.values():
             track.ring.poll()  # what ended before
+            track.message_ring.poll()
 
     def notes(self) -> list[str]:
         notes = [f"note: {problem}" for problem in self._watcher.problems]
@@ -174,7 +185,8 @@ class Collector:
             for member in board.members():
                 if not member.making and member.key not in self.tracks:
                     ring = Ring(board, member.part, from_start=from_start)
-                    self.tracks[member.key] = Track(member, ring, [])
+                    messages = MessageRing(board, member.part, from_start=from_start)
+                    self.tracks[member.key] = Track(member, ring, [], messages, [])
 
     def collect(self, seconds: float) -> None:
         """Ctrl-C ends it early."""
@@ -187,7 +199,7 @@ class Collector:
             gc.enable()
         for track in self.tracks.values():
             running = track.ring.running()
-            track.records += track.ring.poll()
+            track.poll()
             if running and running.number > track.ring.newest:  # it has not ended meanwhile
                 track.records.append(running)
 
@@ -208,12 +220,7 @@ class Collector:
 
     def _poll(self) -> int:
         """Takes what there is; the most records that one rank had."""
-        most = 0
-        for track in self.tracks.values():
-            found = track.ring.poll()
-            track.records += found
-            most = max(most, len(found))
-        return most
+        return max((track.poll() for track in self.tracks.values()), default=0)
 
 
 # ---- the file ----
@@ -231,6 +238,8 @@ def build(collector: Collector, shift_ns: int = 0, first_thread: int = 1) -> dic
             "clock": "CLOCK_MONOTONIC",
             "calls": sum(len(track.records) for track in tracks),
             "lost": sum(track.ring.lost for track in tracks),
+            "messages": sum(len(track.messages) for track in tracks),
+            "messages_lost": sum(track.message_ring.lost for track in tracks),
             "ranks": [
                 {
                     "pid": track.member.process.pid,
@@ -240,6 +249,8 @@ def build(collector: Collector, shift_ns: int = 0, first_thread: int = 1) -> dic
                     "global_rank": _global_rank(track.member),
                     "calls": len(track.records),
                     "lost": track.ring.lost,
+                    "messages": len(track.messages),
+                    "messages_lost": track.message_ring.lost,
                 }
                 for track in tracks
             ],
@@ -258,6 +269,23 @@ def _name_rank(member: Member) -> str:
     return str(member.rank if known is None else known)
 
 
+class _Lanes:
+    """Messages of a rank may pend at the same time, and slices of one track may not overlap."""
+
+    def __init__(self) -> None:
+        self._ends: list[int] = []
+        self.places: list[Event] = []
+
+    def take(self, begin: int, end: int) -> tuple[int, bool]:
+        """The first lane that is free then, and whether it is new. pre: begins grow."""
+        for lane, until in enumerate(self._ends):
+            if until <= begin:
+                self._ends[lane] = end
+                return lane, False
+        self._ends.append(end)
+        return len(self._ends) - 1, True
+
+
 class _Builder:
     def __init__(self, tracks: Sequence[Track], shift_ns: int, first_thread: int) -> None:
         self._tracks = tracks
@@ -266,15 +294,17 @@ class _Builder:
         # One clock for all, so that what came first in one process and then in another stays so.
         self._clock = max((track.ring.board for track in tracks), key=lambda each: each.ticks_known)
         ends = [record.end or record.begin for track in tracks for record in track.records]
+        ends += [record.end for track in tracks for record in track.messages]
         self._end = max(ends, default=0)
         self._threads: dict[int, int] = defaultdict(int)  # by process
         self._places = [self._place(track) for track in tracks]
+        self._message_names: list[Event] = []
 
     def events(self) -> list[Event]:
-        events = [*self._calls(), *self._arrows(), *self._counters()]
+        events = [*self._calls(), *self._arrows(), *self._messages(), *self._counters()]
         # A slice comes before the arrows that begin or end in it.
         events.sort(key=lambda event: (event["ts"], event["ph"] != "X"))
-        return [*self._names(), *events]
+        return [*self._names(), *self._message_names, *events]
 
     def _ns(self, ticks: int) -> int:
         return self._clock.ns(ticks) + self._shift_ns
@@ -349,6 +379,55 @@ class _Builder:
                 common["ts"] = self._us(last.begin)
                 yield {"ph": "s", **common, **source}
                 yield {"ph": "f", "bp": "e", **common, **place}
+
+    def _messages(self) -> Iterator[Event]:
+        """Slices, and an arrow from each send to its receive."""
+        sides: dict[object, list[tuple[Message, Event]]] = defaultdict(list)
+        for track in self._tracks:
+            own, lanes = track.member.rank, _Lanes()
+            for record in sorted(track.messages, key=lambda each: each.begin):
+                message = track.message_ring.board.message(record)
+                lane, is_new = lanes.take(record.begin, record.end)
+                place = self._lane_place(track, lane, is_new, lanes)
+                slice_ = self._slice(record, message, place)
+                yield slice_
+                ends = (own, message.peer) if message.operation == "send" else (message.peer, own)
+                sides[track.member.nonce, ends, message.tag, message.pair].append((message, slice_))
+        for number, both in enumerate(sides.values()):
+            yield from self._message_arrow(number, both)
+
+    def _slice(self, record: Record, message: Message, place: Event) -> Event:
+        begin, end = self._us(record.begin), self._us(record.end)
+        arguments: dict[str, object] = dataclasses.asdict(message)
+        for each in ("status", "begin_ns", "end_ns"):
+            del arguments[each]
+        if message.status:
+            arguments["failed"] = board.name_of(layout.STATUSES, message.status)
+        common = {"ph": "X", "name": message.operation, "cat": "message", "ts": begin}
+        return {**common, "dur": round(max(0.0, end - begin), 3), **place, "args": arguments}
+
+    def _lane_place(self, track: Track, lane: int, is_new: bool, lanes: _Lanes) -> Event:
+        if is_new:
+            place = self._place(track)
+            lanes.places.append(place)
+            name = f'messages of "{track.member.description}"'
+            self._message_names.append(
+                {"ph": "M", "name": "thread_name", **place, "args": {"name": name}}
+            )
+        return lanes.places[lane]
+
+    def _message_arrow(self, number: int, both: list[tuple[Message, Event]]) -> Iterator[Event]:
+        found = {message.operation: event for message, event in both}
+        if len(both) != 2 or len(found) != 2:
+            return
+        send, receive = found["send"], found["recv"]
+        common = {"name": "message", "cat": "message", "id": f"m{number}"}
+        for phase, event in (("s", send), ("f", receive)):
+            at = {"ts": event["ts"], "pid": event["pid"], "tid": event["tid"]}
+            if phase == "f":
+                # An arrow does not go back in time: a receive may begin before its send does.
+                at["ts"], at["bp"] = max(event["ts"], send["ts"]), "e"
+            yield {"ph": phase, **common, **at}
 
     def _counters(self) -> Iterator[Event]:
         begins = [record.begin for track in self._tracks for record in track.records]

@@ -125,6 +125,7 @@ static SHC_NOINLINE bool receive_elsewhere(struct shc_p2p *p2p, struct shc_messa
     if (!is_wanted(&line, m) || !shc_line_is_sound(p2p, m->peer, found.place, &line))
         return false;
     m->moved = 0;
+    m->number = line.message;
     shc_p2p_write_piece(p2p, m, &line, shc_p2p_piece(p2p, m->peer, &line, found.line->data),
                         line.piece);
     if (line.place.memory == SHC_IN_POOL)
@@ -237,7 +238,23 @@ static bool receive_oldest(struct shc_p2p *p2p, struct shc_message *kept)
     if (!is_first(p2p, m.peer))
         return false;
     found = shc_pair_peek(&p2p->pairs, m.peer);
-    return found.line && receive_line(p2p, &m, found);
+    if (!found.line || !receive_line(p2p, &m, found))
+        return false;
+    kept->number = m.number; /* its other fields may be another thread's */
+    return true;
+}
+
+_Static_assert(SHC_EAGER_BYTES < SHC_KEPT_BYTES,
+               "a kept message is no plain line, so its number is known");
+
+static SHC_COLD void keep_received(const struct shc_p2p *p2p, const struct shc_op *op,
+                                   uint64_t bytes, uint32_t number, uint64_t begun_ticks)
+{
+    struct shc_message m = {.kind = SHC_RECV, .tag = op->tag, .number = number};
+    m.shape = (struct shc_shape){.dtype = op->dtype, .bytes = bytes};
+    if (shc_op_elem_bytes(op, &m.shape.elem_bytes) != SHC_OK)
+        return;
+    shc_p2p_keep(p2p, &m, op->peer, begun_ticks, SHC_OK);
 }
 
 enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op, bool *over)
@@ -248,9 +265,12 @@ enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op
         return SHC_OK; /* it will be submitted, and checked there */
     SHC_TRY(lock_message(p2p, &p2p->received, op, &kept));
     const uint64_t bytes = kept->shape.bytes; /* another thread may use `kept` meanwhile */
+    const uint64_t begun_ticks = shc_p2p_begin_large(p2p, bytes);
     *over = receive_oldest(p2p, kept);
     if (*over)
         shc_p2p_count_received(p2p, op->peer, op->tag, bytes);
+    if (*over && begun_ticks != 0)
+        keep_received(p2p, op, bytes, kept->number, begun_ticks);
     shc_p2p_unlock(p2p);
     return SHC_OK;
 }
@@ -262,9 +282,12 @@ enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, b
     struct shc_message *m;
     *over = false;
     SHC_TRY(lock_message(p2p, &p2p->sent, op, &m));
+    const uint64_t begun_ticks = shc_p2p_begin_large(p2p, m->shape.bytes);
     *over = shc_p2p_place(p2p, m);
     if (*over)
         shc_p2p_count_sent(p2p, m);
+    if (*over && begun_ticks != 0)
+        shc_p2p_keep(p2p, m, m->peer, begun_ticks, SHC_OK);
     shc_p2p_unlock(p2p);
     return SHC_OK;
 }

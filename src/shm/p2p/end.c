@@ -156,6 +156,23 @@ void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_message *m)
     remove_from(queue_of(p2p, m), m);
 }
 
+void shc_p2p_keep(const struct shc_p2p *p2p, const struct shc_message *m, int rank,
+                  uint64_t begun_ticks, enum shc_status status)
+{
+    const struct shc_board_message message = {
+        .kind = m->kind,
+        .dtype = m->shape.dtype,
+        .status = status,
+        .count = m->shape.bytes / m->shape.elem_bytes,
+        .bytes = m->shape.bytes,
+        .peer = rank,
+        .tag = m->tag,
+        .pair = m->number,
+        .begun_ticks = begun_ticks,
+    };
+    shc_board_keep(&p2p->env.seat->board, &message);
+}
+
 void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
                     const char *error)
 {
@@ -167,6 +184,8 @@ void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status 
         shc_p2p_count_sent(p2p, m);
     else if (status == SHC_OK)
         shc_p2p_count_received(p2p, m->source, m->tag, m->shape.bytes);
+    if (m->begun_ticks != 0)
+        shc_p2p_keep(p2p, m, shc_message_rank(m), m->begun_ticks, status);
     p2p->finished = true;
     /* relaxed: as shc_message_is_over(). */
     shc_a32_store_relaxed(&m->over, 1);

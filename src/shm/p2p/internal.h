@@ -222,6 +222,20 @@ SHC_INLINE void shc_p2p_count_received(const struct shc_p2p *p2p, int peer, int3
     shc_usdt_received(p2p->env.seat, peer, tag, bytes);
 }
 
+/* BOARD-17: the board keeps messages of so many bytes, and all that have waited. */
+#define SHC_KEPT_BYTES ((size_t)64 << 10)
+
+/* The moment at which such a message begins; 0: it is not kept if it goes at once. */
+SHC_INLINE uint64_t shc_p2p_begin_large(const struct shc_p2p *p2p, uint64_t bytes)
+{
+    return SHC_UNLIKELY(bytes >= SHC_KEPT_BYTES) ? shc_board_begin_message(&p2p->env.seat->board)
+                                                 : 0;
+}
+
+/* Tells the board of a message that has ended. `rank`: the other side; -1: not known. */
+SHC_COLD void shc_p2p_keep(const struct shc_p2p *p2p, const struct shc_message *m, int rank,
+                           uint64_t begun_ticks, enum shc_status status);
+
 /* Sends the CTS and NACK frames that are due to the peer. False: no line is free. A receive of
  * another type or size ends with its NACK. */
 bool shc_p2p_answer(struct shc_p2p *p2p, int peer);

@@ -59,6 +59,7 @@ struct shc_message {
     struct shc_copy_meter meter; /* of the chunks that it sends after CTS */
     uint64_t timeout_ns;
     struct shc_lateness lateness;
+    uint64_t begun_ticks; /* of a message that the board is to keep; 0: it is not */
 };
 
 struct shc_p2p_env;

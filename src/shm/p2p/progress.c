@@ -68,6 +68,7 @@ static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
 {
     const uint64_t now_ns = shc_clock_ns();
     shc_lateness_begin(&m->lateness, now_ns, m->timeout_ns, p2p->env.seat->late_ns);
+    m->begun_ticks = shc_board_begin_message(&p2p->env.seat->board);
     if (shc_p2p_pending(p2p) == 0) {
         p2p->asked_ns = now_ns; /* nothing was pending, so no thread had to look */
         p2p->watch = (struct shc_clock_watch){.looked_ns = now_ns};
@@ -98,10 +99,13 @@ static void end_turn(struct shc_p2p *p2p, uint64_t waited_ns)
 enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_message *m, bool *over)
 {
     shc_p2p_lock(p2p);
+    const uint64_t begun_ticks = shc_p2p_begin_large(p2p, m->shape.bytes);
     /* Where something is pending, the submission's pass moves that, too. */
     *over = shc_p2p_pending(p2p) == 0 && m->kind == SHC_SEND && shc_p2p_place(p2p, m);
     if (*over) {
         shc_p2p_count_sent(p2p, m);
+        if (begun_ticks != 0)
+            shc_p2p_keep(p2p, m, m->peer, begun_ticks, SHC_OK);
         shc_p2p_unlock(p2p);
         return SHC_OK;
     }

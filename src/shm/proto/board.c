@@ -30,6 +30,8 @@ static void fill_header(struct shc_board_header_shm *header, const struct shc_os
     header->record_bytes = sizeof(struct shc_board_record_shm);
     header->record_count = SHC_BOARD_RECORDS;
     header->kind_count = SHC_BOARD_KINDS;
+    header->kept_offset = offsetof(struct shc_board_group_shm, kept);
+    header->kept_count = SHC_BOARD_KEPT;
     header->level = (uint32_t)level;
     header->layout = SHC_LAYOUT_VERSION;
     header->pid = self->pid;
@@ -95,10 +97,19 @@ static struct shc_board_group_shm *take_part(struct shc_board_header_shm *header
     return NULL;
 }
 
+/* A look at a page that was never used would give memory to it. */
+static void clear_kept(struct shc_board_group_shm *group)
+{
+    /* relaxed: no tool looks at a part that is TAKEN. */
+    if (shc_a64_load_relaxed(&group->kept_messages) != 0)
+        memset(group->kept, 0, sizeof group->kept);
+}
+
 /* All but `state`. */
 static void clear_part(struct shc_board_group_shm *group)
 {
     char *begin = (char *)group + sizeof group->state;
+    clear_kept(group);
     memset(begin, 0, offsetof(struct shc_board_group_shm, records) - sizeof group->state);
     for (int i = 0; i < SHC_BOARD_RECORDS; i++) {
         /* relaxed: no tool looks at a part that is TAKEN. */
@@ -318,4 +329,37 @@ void shc_board_messages(const struct shc_board *board, const struct shc_board_pe
     shc_a64_store_release(&messages->since_ns, pending->since_ns);
     /* release board/messages -> acquire in a tool outside: the numbers. */
     shc_a64_store_release(&messages->number, number + 1);
+}
+
+void shc_board_keep(const struct shc_board *board, const struct shc_board_message *message)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    struct shc_board_group_shm *group = board->shm;
+    /* relaxed: one writer, under the lock of messages. */
+    const uint64_t number = shc_a64_load_relaxed(&group->kept_messages) + 1;
+    struct shc_board_record_shm *record = &group->kept[number & (SHC_BOARD_KEPT - 1)];
+    const uint64_t what =
+        (uint64_t)message->kind | (uint64_t)message->dtype << 8 | (uint64_t)message->status << 24;
+    /* relaxed: the release stores after it keep it before the fields. */
+    shc_a64_store_relaxed(&record->number, 0);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->begin, message->begun_ticks);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->end, shc_clock_ticks());
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->what, what);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->count, message->count);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->bytes, message->bytes);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->peer,
+                          (uint32_t)message->peer | (uint64_t)(uint32_t)message->tag << 32);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->pair, message->pair);
+    /* release board/kept -> acquire in a tool outside: the fields. */
+    shc_a64_store_release(&record->number, number);
+    /* release board/kept -> acquire in a tool outside: the record. */
+    shc_a64_store_release(&group->kept_messages, number);
 }

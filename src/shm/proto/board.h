@@ -21,6 +21,7 @@
 #define SHC_BOARD_VERSION 2
 #define SHC_BOARD_GROUPS  512
 #define SHC_BOARD_RECORDS 256 /* the last calls of each group; a power of two */
+#define SHC_BOARD_KEPT    256 /* the last messages that are kept; a power of two */
 #define SHC_BOARD_TEXT    64
 #define SHC_BOARD_REASON  512
 #define SHC_BOARD_KINDS   16
@@ -57,7 +58,9 @@ struct shc_board_header_shm {
     uint32_t failed; /* 1 + the part of the group whose failure it is; 0: written on demand */
     uint32_t reserved_too;
     char host[64];
-    char job[64]; /* "": no launcher has named it */
+    char job[64];         /* "": no launcher has named it */
+    uint32_t kept_offset; /* of the records of messages in a group; they are like those of calls */
+    uint32_t kept_count;
 };
 
 enum shc_board_state {
@@ -68,15 +71,18 @@ enum shc_board_state {
     SHC_BOARD_CLOSED,
 };
 
-/* One call. A reader takes `number`, the rest, and `number` again. */
+/* One call, or one message. A reader takes `number`, the rest, and `number` again. */
 struct shc_board_record_shm {
-    shc_a64 number; /* the epoch; 0 while the rest changes */
+    shc_a64 number; /* the epoch, or which message is kept; 0 while the rest changes */
     shc_a64 begin;  /* in ticks */
     shc_a64 end;    /* 0: it has not ended */
     shc_a64 what;   /* kind, dtype, redop, status: a byte each; then the root, 32 bits */
     shc_a64 count;  /* elements */
     shc_a64 bytes;
-    uint64_t reserved[2];
+    shc_a64
+        peer; /* of a message: the rank, or UINT32_MAX where it is not known; then the tag, 32 bits */
+    shc_a64
+        pair; /* of a message: its number among those from its sender to its receiver, 32 bits */
 };
 
 struct shc_board_sum_shm {
@@ -166,12 +172,14 @@ struct shc_board_group_shm {
     shc_a64 looked_ns; /* when the thread in `block` last looked in vain for what it waits for */
     struct shc_board_sum_shm sums[SHC_BOARD_KINDS] __attribute__((aligned(SHC_LINE_BYTES)));
     struct shc_board_device_shm device __attribute__((aligned(SHC_LINE_BYTES)));
+    shc_a64 kept_messages; /* so many records of messages were stored; under the lock of messages */
 
     /* On pages of their own. */
     int32_t pids[SHC_MAX_WORLD] __attribute__((aligned(SHC_PAGE_BYTES)));
     int32_t global_ranks[SHC_MAX_WORLD];
     shc_a64 waited_ns[SHC_MAX_WORLD]; /* asleep, for each rank */
     struct shc_board_record_shm records[SHC_BOARD_RECORDS] __attribute__((aligned(SHC_PAGE_BYTES)));
+    struct shc_board_record_shm kept[SHC_BOARD_KEPT];
 };
 
 /* ---- the process's board ---- */
@@ -417,3 +425,25 @@ struct shc_board_pending {
 };
 
 void shc_board_messages(const struct shc_board *board, const struct shc_board_pending *pending);
+
+/* A message that has ended. */
+struct shc_board_message {
+    enum shc_op_kind kind;
+    enum shc_dtype dtype;
+    enum shc_status status;
+    uint64_t count; /* elements */
+    uint64_t bytes;
+    int peer; /* -1: not known */
+    int32_t tag;
+    uint32_t pair; /* its number among those from its sender to its receiver */
+    uint64_t begun_ticks;
+};
+
+/* BOARD-17: the moment at which a message begins that took its time, or is large; 0: the board keeps no times. */
+SHC_INLINE uint64_t shc_board_begin_message(const struct shc_board *board)
+{
+    return board->level == SHC_BOARD_TIMES ? shc_clock_ticks() : 0;
+}
+
+/* Keeps it, under the lock of messages. pre: begun_ticks is not 0. */
+void shc_board_keep(const struct shc_board *board, const struct shc_board_message *message);

@@ -19,6 +19,7 @@ union piece {
 #define REST_BYTES offsetof(struct shc_board_group_shm, records)
 _Static_assert(sizeof(union piece) == REST_BYTES, "a part without its records is one piece");
 _Static_assert(SHC_BOARD_RECORDS % RECORDS_AT_ONCE == 0, "and they are whole pieces");
+_Static_assert(SHC_BOARD_KEPT % RECORDS_AT_ONCE == 0, "and so are those of messages");
 
 static const struct shc_board_group_shm *part_at(const struct shc_board_header_shm *header,
                                                  int index)
@@ -34,6 +35,7 @@ static void copy_words(void *to, const void *from, size_t bytes)
     const shc_a64 *words = from;
     for (size_t i = 0; i < bytes / sizeof words[0]; i++) {
         /* acquire board/record <- release in shc_board_enter(): a number comes before its fields. */
+        /* acquire board/kept <- release in shc_board_keep(): a number comes before its fields. */
         /* acquire board/clock <- release in shc_board_note_clock(): a number comes before its fields. */
         /* acquire board/messages <- release in shc_board_messages(): a number comes before its fields. */
         /* acquire board/device <- release in shc_board_device(): a number comes before its fields. */
@@ -69,6 +71,7 @@ static void copy_record(struct shc_board_record_shm *to, const struct shc_board_
 {
     copy_words(to, from, sizeof *to);
     /* acquire board/record <- release in shc_board_enter(): the fields have not changed. */
+    /* acquire board/kept <- release in shc_board_keep(): the fields have not changed. */
     const uint64_t number = shc_a64_load_acquire(&from->number);
     /* relaxed: the copy is this thread's. */
     if (number != shc_a64_load_relaxed(&to->number)) {
@@ -77,17 +80,38 @@ static void copy_record(struct shc_board_record_shm *to, const struct shc_board_
     }
 }
 
+static int write_records(const struct shc_os_new_file *file,
+                         const struct shc_board_record_shm *records, int count)
+{
+    union piece piece;
+    int error = 0;
+    for (int at = 0; at < count && error == 0; at += RECORDS_AT_ONCE) {
+        for (int i = 0; i < RECORDS_AT_ONCE; i++)
+            copy_record(&piece.records[i], &records[at + i]);
+        error = shc_os_file_add(file, piece.records, sizeof piece.records);
+    }
+    return error;
+}
+
+/* Without a message that is kept their records are zeros: to look would give memory to their pages. */
+static int write_kept(const struct shc_os_new_file *file, const struct shc_board_group_shm *part)
+{
+    static const struct shc_board_record_shm none[SHC_BOARD_KEPT];
+    /* acquire board/kept <- release in shc_board_keep(): the records. */
+    if (shc_a64_load_acquire(&part->kept_messages) == 0)
+        return shc_os_file_add(file, none, sizeof none);
+    const struct shc_board_record_shm *records = &part->kept[0];
+    return write_records(file, records, SHC_BOARD_KEPT);
+}
+
 static int write_part(const struct shc_os_new_file *file, const struct shc_board_group_shm *part)
 {
     union piece piece;
     copy_rest(&piece, part);
     int error = shc_os_file_add(file, &piece, REST_BYTES);
-    for (int at = 0; at < SHC_BOARD_RECORDS && error == 0; at += RECORDS_AT_ONCE) {
-        for (int i = 0; i < RECORDS_AT_ONCE; i++)
-            copy_record(&piece.records[i], &part->records[at + i]);
-        error = shc_os_file_add(file, piece.records, sizeof piece.records);
-    }
-    return error;
+    if (error == 0)
+        error = write_records(file, &part->records[0], SHC_BOARD_RECORDS);
+    return error == 0 ? write_kept(file, part) : error;
 }
 
 /* Which parts groups have, or that one. Groups take the first free part, so after one that was never used there is none:
