@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import shutil
 import time
 from collections import defaultdict
@@ -229,10 +230,19 @@ def _report_lines(index: int, report: Report) -> Iterator[str]:
         yield from _table(report)
     yield from _rank_lines(report)
     if absent:
-        yield f"  -> no dump of {text.ranks(group, absent)}: killed, stuck outside of shmcoll, or without SHMCOLL_DUMP"
+        yield from _absent_lines(report)
     yield from _not_come_lines(report)
     if report.differing:
         yield f"  -> the calls differ from #{min(report.differing)} on"
+
+
+def _absent_lines(report: Report) -> Iterator[str]:
+    known = [rank for rank in report.group.absent if _said_of(report, rank)]
+    rest = [rank for rank in report.group.absent if rank not in known]
+    if known:
+        yield f"  -> no dump of {text.ranks(report.group, known)}, which ended before the others failed"
+    if rest:
+        yield f"  -> no dump of {text.ranks(report.group, rest)}: killed, stuck outside of shmcoll, or without SHMCOLL_DUMP"
 
 
 def _not_come_lines(report: Report) -> Iterator[str]:
@@ -321,7 +331,7 @@ def _rank_lines(report: Report) -> Iterator[str]:
         special = seat is None or rank in report.not_come or seat.member.pending is not None
         plain_ranks += not special
         if special or plain_ranks <= _MOST_RANKS:
-            yield f"  {group.name_rank(rank)}  pid {pid or '?'}  {_what(report, seat)}"
+            yield f"  {group.name_rank(rank)}  pid {pid or '?'}  {_what(report, seat, rank)}"
             if seat and seat.messages:
                 yield f"          {_last_message(group, seat)}"
     if plain_ranks > _MOST_RANKS:
@@ -339,10 +349,21 @@ def _last_message(group: Group, seat: Seat) -> str:
     return f"last message kept: {last.operation} {said}, tag {last.tag}{failed}; took {took}, ended {ago} before"
 
 
-def _what(report: Report, seat: Seat | None) -> str:
+def _said_of(report: Report, rank: int) -> str:
+    """What the other ranks' dumps say of a rank that has left none: how it went, and its last call."""
+    name, pid = report.group.name_rank(rank), report.group.pid(rank)
+    start = re.compile(
+        rf"{re.escape(name)} \(pid {pid}\) (died|has left the group)([^;]*)(; its last call was [^;]*)?"
+    )
+    reasons = (seat.member.reason for seat in report.seats.values() if seat.member.reason)
+    found = next((match for each in reasons if (match := start.search(each))), None)
+    return f"; {found[0]}".replace(f"{name} (pid {pid}) ", "", 1) if found else ""
+
+
+def _what(report: Report, seat: Seat | None, rank: int) -> str:
     """What the rank did when it wrote its dump."""
     if seat is None:
-        return "no dump"
+        return f"no dump{_said_of(report, rank)}"
     group, member, now_ns = report.group, seat.member, seat.dump.written_ns
     call = member.call
     if member.making:
@@ -416,7 +437,7 @@ def _seat_json(report: Report, rank: int) -> dict[str, object]:
         "rank": rank,
         "global_rank": group.global_rank(rank),
         "pid": group.pid(rank),
-        "text": _what(report, seat),
+        "text": _what(report, seat, rank),
         "file": str(seat.dump.path) if seat else None,
     }
     if seat is None:
