@@ -82,6 +82,7 @@ def check_trace(events: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
     for event in events:
         phases[event["ph"]].append(event)
         assert isinstance(event["name"], str) and isinstance(event["pid"], int), event
+        assert isinstance(event.get("tid", 0), int) and json.dumps(event), event
         if event["ph"] != "M":
             assert isinstance(event["ts"], (int, float)) and event["ts"] > 0, event
     tracks = {(m["pid"], m["tid"]) for m in phases["M"] if m["name"] == "thread_name"}
@@ -92,10 +93,22 @@ def check_trace(events: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]
     ends = {event["id"]: event for event in phases["f"]}
     assert len(starts) == len(phases["s"]) and starts.keys() == ends.keys()
     slices = {(e["pid"], e["tid"], e["ts"]) for e in phases["X"]}
+    assert len(slices) == len(phases["X"]), "two slices begin at one moment of a track"
+    until = {(e["pid"], e["tid"]): 0.0 for e in phases["X"]}
+    on_track: dict[object, list[dict[str, Any]]] = {}
+    for event in phases["X"]:  # in the order of time, and on each track one after the other
+        track = (event["pid"], event["tid"])
+        assert event["ts"] >= until[track] - 0.002, event
+        until[track] = event["ts"] + event["dur"]
+        on_track.setdefault(track, []).append(event)
     for number, start in starts.items():
         end = ends[number]
         assert (start["pid"], start["tid"], start["ts"]) in slices and end["bp"] == "e"
         assert start["pid"] != end["pid"] and start["ts"] <= end["ts"], (start, end)
+        assert (start["name"], start["cat"]) == (end["name"], end["cat"])
+        # Perfetto binds an end to the slice that encloses it.
+        around = on_track[end["pid"], end["tid"]]
+        assert any(e["ts"] <= end["ts"] <= e["ts"] + e["dur"] + 0.002 for e in around), end
     assert all(isinstance(e["args"]["MB/s"], (int, float)) for e in phases["C"])
     return phases
 
@@ -122,11 +135,22 @@ def parse(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
             _, _, family, kind = line.split(" ")
             assert before.startswith(f"# HELP {family} ") and family not in seen, line
             assert (kind == "counter") == family.endswith("_total"), line
+            assert kind in ("counter", "gauge") and before.endswith("."), line
+            # As `promtool check metrics` wants names: base units, no type, no suffix of a histogram.
+            words = set(family.split("_"))
+            assert not words & {"ms", "us", "ns", "kb", "mb", "kib", "counter", "gauge"}, family
+            assert not words & {"milliseconds", "microseconds", "kilobytes", "megabytes"}, family
+            assert not family.endswith(("_sum", "_count", "_bucket")), family
             seen.add(family)
             continue
         match = SAMPLE.fullmatch(line)
         assert match and match[1] == family, line
-        labels = frozenset(re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', match[2] or ""))
+        pairs = re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', match[2] or "")
+        labels, names = frozenset(pairs), [name for name, _ in pairs]
+        assert len(set(names)) == len(names) and not {"le", "quantile", "instance"} & set(
+            names
+        ), line
+        assert not any(name.startswith("__") for name in names), line
         assert (family, labels) not in found, line
         found[family, labels] = float(match[3])
     try:
@@ -471,13 +495,7 @@ def test_messages_that_waited_or_are_large_show_in_traces_and_dumps(tmp_path: Pa
             wanted = 16 if each["args"]["tag"] in (7, 8) else 1 << 17
             assert each["args"]["bytes"] == wanted and each["args"]["peer"] in (0, 1), each
             assert "failed" not in each["args"]
-        # Slices of one track do not overlap; nearly each message has its arrow.
-        tracks: dict[object, list[dict[str, Any]]] = {}
-        for each in messages:
-            tracks.setdefault((each["pid"], each["tid"]), []).append(each)
-        for track in tracks.values():
-            for one, next_one in zip(track, track[1:]):
-                assert one["ts"] + one["dur"] <= next_one["ts"] + 0.002, (one, next_one)
+        # Nearly each message has its arrow.
         arrows = [each for each in phases["s"] if each["name"] == "message"]
         sends = [e for e in messages if e["name"] == "send" and e["args"]["tag"] > 8]
         assert len(sends) - 8 <= len(arrows) <= len(sends), (len(sends), len(arrows))
