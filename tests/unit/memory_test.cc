@@ -8,9 +8,11 @@ extern "C" {
 
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <gtest/gtest.h>
 #include <map>
 #include <random>
+#include <string>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
@@ -78,6 +80,23 @@ TEST(Memory, ABlockIsWholePagesOfItsOwnAndIsFoundByAddress)
     EXPECT_EQ(usage().block_count, before.block_count);
     void *none = nullptr;
     EXPECT_EQ(shc_memory_alloc(0, &none), SHC_ERR_INVALID);
+}
+
+// Otherwise a program that cores are piped to would be sent 64 GiB.
+TEST(Memory, IsNotInACore)
+{
+    char *block = allocate(1);
+    std::ifstream maps("/proc/self/smaps");
+    std::string line, flags;
+    bool inside = false;
+    while (flags.empty() && std::getline(maps, line)) {
+        if (line.find("/memfd:shmcoll-heap") != std::string::npos)
+            inside = true;
+        else if (inside && line.rfind("VmFlags:", 0) == 0)
+            flags = line + " ";
+    }
+    EXPECT_NE(flags.find(" dd "), std::string::npos) << flags;
+    shc_memory_free(block);
 }
 
 TEST(Memory, AFreedBlockIsUsedAgainWithItsPagesAndExcessIsGivenBack)

@@ -80,7 +80,8 @@ SHC_NODISCARD int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **ba
 void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes);
 
 /* Maps the file over that many bytes of addresses, which may be more than it has: what lies after its end can
- * be used as soon as it has grown. Nothing is reserved. */
+ * be used as soon as it has grown. Nothing is reserved, and nothing of it is in a core of this process: a program
+ * that a core is piped to would be sent the whole range. */
 SHC_NODISCARD int shc_os_map_range(int fd, size_t bytes, void **base);
 
 /* The length of a page of this kernel. */

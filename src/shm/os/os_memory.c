@@ -258,6 +258,7 @@ int shc_os_map_range(int fd, size_t bytes, void **base)
     void *range = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
     if (range == MAP_FAILED)
         return errno;
+    (void)!madvise(range, bytes, MADV_DONTDUMP);
     *base = range;
     return 0;
 }
