@@ -309,7 +309,7 @@ def where(row: Row) -> str:
 
 def figure(value: float, unit: str) -> str:
     if unit == "%":
-        return f"{100 * value:.0f} %"
+        return f"{100 * value:.0f} %" if value >= 0.01 else f"{100 * value:.2g} %"
     text = f"{value:.1f}" if value >= 10 else f"{value:.2f}"
     if "." in text:
         text = text.rstrip("0").rstrip(".")

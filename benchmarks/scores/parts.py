@@ -420,6 +420,24 @@ def hog_rows(run: dict[str, Any]) -> list[Row]:
     return rows
 
 
+def parked(lab: Lab) -> list[Row]:
+    how = lab.choose(("--kills", "20"), ("--nproc", "2", "--seconds", "0.5", "--kills", "2"))
+    return [
+        row for key, one in lab.script("parked.py", *how).items() for row in parked_rows(key, one)
+    ]
+
+
+def parked_rows(key: str, one: dict[str, Any]) -> list[Row]:
+    op, _, ranks = key.partition(".")
+    values = {
+        "wake-ups": one["wakeups_a_second"],
+        "parked CPU": one["percent_of_a_cpu"] / 100,
+        "told": one["told_ms"]["median"],
+        "told p99": one["told_ms"]["p99"],
+    }
+    return [Row(name, op, 0, int(ranks), values=(value,)) for name, value in values.items()]
+
+
 def start(lab: Lab) -> list[Row]:
     how = lab.choose(("--rounds", "11"), ("--rounds", "2"))
     data = lab.script("startup.py", "--nproc", "8", *how)
@@ -468,6 +486,7 @@ PARTS: dict[str, Callable[[Lab], list[Row]]] = {
     "python-copies": python_copies,
     "hogs": hogs,
     "ddp": ddp,
+    "parked": parked,
     "start": start,
     "bench-time": bench_time,
     "verdicts": verdicts,

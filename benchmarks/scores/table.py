@@ -308,6 +308,24 @@ HOG_GOALS = tuple(
     for ranks in (2, 4)
 )
 
+
+def _parked(ranks: int, metric: str, bound: float, unit: str, what: str) -> Goal:
+    name = f"a rank that waits in all_reduce or recv, {ranks} ranks: {what}"
+    ops = ("all_reduce", "recv")
+    return Goal(name, "parked", metric, bound, unit, at_most=True, ops=ops, ranks=ranks)
+
+
+PARKED_GOALS = tuple(
+    _parked(ranks, *goal)
+    for ranks in (2, 8)
+    for goal in (
+        ("wake-ups", 2.0, "a second", "wake-ups"),
+        ("parked CPU", 0.0002, "%", "part of a CPU"),
+        ("told", 1.0, "ms", "told of a kill, median"),
+        ("told p99", 10.0, "ms", "told of a kill, p99"),
+    )
+)
+
 MODELS = ("digits CNN", "MLP of 20 M")
 
 
@@ -363,5 +381,12 @@ PROGRAM_GOALS = (
 )
 
 GOALS = (
-    C_GOALS + INTEL_GOALS + CROWD_GOALS + PYTHON_GOALS + DIRECT_GOALS + HOG_GOALS + PROGRAM_GOALS
+    C_GOALS
+    + INTEL_GOALS
+    + CROWD_GOALS
+    + PYTHON_GOALS
+    + DIRECT_GOALS
+    + HOG_GOALS
+    + PARKED_GOALS
+    + PROGRAM_GOALS
 )
