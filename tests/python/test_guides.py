@@ -63,4 +63,4 @@ def start(script: Path, rank: int, port: str) -> subprocess.Popen[str]:
 
 
 def test_there_are_programs() -> None:
-    assert len(PROGRAMS) == 6
+    assert len(PROGRAMS) == 7
