@@ -15,6 +15,7 @@
 #include "hosts/hosts_sum.h"
 
 #include "shm/base/num.h"
+#include "shm/base/positions.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -76,19 +77,6 @@ static bool number_entries(const struct shc_sparse *tensor, const int64_t *indic
             positions[i] = positions[i] * (uint64_t)tensor->sizes[d] + (uint64_t)index;
         }
     return true;
-}
-
-/* The reverse. Overwrites the positions. */
-static void spell_positions(const struct shc_sparse *tensor, uint64_t *positions, uint64_t count,
-                            int64_t *indices)
-{
-    for (int d = tensor->sparse_ndim - 1; d >= 0; d--) {
-        const uint64_t size = (uint64_t)tensor->sizes[d];
-        for (uint64_t i = 0; i < count; i++) {
-            indices[(uint64_t)d * count + i] = (int64_t)(positions[i] % size);
-            positions[i] /= size;
-        }
-    }
 }
 
 /* ---- this rank's entries in the type of sums ---- */
@@ -174,7 +162,7 @@ static enum shc_status choose_input(struct work *work)
                     (struct shc_slice){0, count * work->value_elements}, own.values);
     if (number_entries(tensor, own.indices, count, own.positions)) {
         SHC_TRY(add_repeated(work, &own, &count));
-        spell_positions(tensor, own.positions, count, own.indices);
+        shc_positions_spell(tensor, own.positions, count, own.indices);
     }
     work->island_sizes[0] = (int64_t)(rows * count);
     work->island_sizes[1] = (int64_t)(count * work->value_elements);
@@ -330,10 +318,8 @@ static enum shc_status check_parts(const struct work *work)
 {
     for (int host = 0; host < work->hosts->plan.hosts; host++) {
         const struct part *part = &work->parts[host];
-        for (uint64_t i = 0; i < part->count; i++)
-            if (part->positions[i] >= work->positions ||
-                (i > 0 && part->positions[i] <= part->positions[i - 1]))
-                return damaged(work, host);
+        if (!shc_positions_are_sound(part->positions, part->count, work->positions))
+            return damaged(work, host);
     }
     return SHC_OK;
 }
@@ -411,7 +397,7 @@ static enum shc_status make_result(struct work *work)
         return no_memory(work);
     SHC_TRY(add_up(work, count, positions, values));
     SHC_TRY(shc_hosts_narrow(&work->sum, values, narrow, elements, &narrow));
-    spell_positions(work->tensor, positions, count, indices);
+    shc_positions_spell(work->tensor, positions, count, indices);
     result->sum_count = count;
     result->sum_indices = give_away(work, indices);
     result->sum_values = give_away(work, narrow);

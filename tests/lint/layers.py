@@ -24,7 +24,8 @@ PARTS = {
     ),
     "hosts": ("hosts/*", PUBLIC, "shm/p2p/remote.h")
     + tuple(
-        f"shm/base/{name}.h" for name in ("attrs", "num", "once", "clock", "lateness", "tensors")
+        f"shm/base/{name}.h"
+        for name in ("attrs", "num", "once", "clock", "lateness", "positions", "tensors")
     ),
 }
 

@@ -15,6 +15,7 @@
  * Cost: a rank stores its own entries, loads all others', and takes N log2(world) steps to sort the N entries
  * of all ranks. Edges: call/publish, progress/step (if the entries do not fit).
  */
+#include "shm/base/positions.h"
 #include "shm/coll/runs.h"
 #include "shm/coll/uneven.h"
 #include "shm/kernel/entries.h"
@@ -241,15 +242,6 @@ static enum shc_status gather_all(struct work *work, const uint64_t *counts,
     return shc_blocks_spread(task, blocks, sizeof(struct shape));
 }
 
-/* Is each of them there once, in ascending order, and a position of this tensor? */
-static bool are_positions(const struct work *work, const uint64_t *positions, uint64_t count)
-{
-    for (uint64_t i = 0; i < count; i++)
-        if (positions[i] >= work->positions || (i > 0 && positions[i] <= positions[i - 1]))
-            return false;
-    return true;
-}
-
 static enum shc_status list_entries(struct work *work, const uint64_t *counts,
                                     const struct shc_blocks *blocks)
 {
@@ -258,27 +250,13 @@ static enum shc_status list_entries(struct work *work, const uint64_t *counts,
         const char *block = work->all + blocks->begin[rank];
         const char *values = block + counts[rank] * sizeof(uint64_t);
         memcpy(work->entries.position + at, block, (size_t)counts[rank] * sizeof(uint64_t));
-        if (!are_positions(work, work->entries.position + at, counts[rank]))
+        if (!shc_positions_are_sound(work->entries.position + at, counts[rank], work->positions))
             return shc_task_fail_damaged(work->task, rank);
         for (uint64_t i = 0; i < counts[rank]; i++)
             work->entries.value[at + i] = values + i * work->value_bytes;
         at += (size_t)counts[rank];
     }
     return SHC_OK;
-}
-
-/* Turns positions into an index in each indexed dimension, one row per dimension. Overwrites the
- * positions. */
-static void spell_positions(const struct shc_sparse *tensor, uint64_t *positions, uint64_t count,
-                            int64_t *indices)
-{
-    for (int d = tensor->sparse_ndim - 1; d >= 0; d--) {
-        const uint64_t size = (uint64_t)tensor->sizes[d];
-        for (uint64_t i = 0; i < count; i++) {
-            indices[(uint64_t)d * count + i] = (int64_t)(positions[i] % size);
-            positions[i] /= size;
-        }
-    }
 }
 
 static enum shc_status add_up(struct work *work, struct shc_sparse *result)
@@ -302,7 +280,7 @@ static enum shc_status add_up(struct work *work, struct shc_sparse *result)
         return no_memory(work);
     }
     shc_entries_combine(&work->entries, &how, work->spare.position, values);
-    spell_positions(work->tensor, work->spare.position, count, indices);
+    shc_positions_spell(work->tensor, work->spare.position, count, indices);
     result->sum_count = count;
     result->sum_indices = indices;
     result->sum_values = values;
