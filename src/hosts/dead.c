@@ -24,7 +24,7 @@
 #define ASK_NS       (10 * SHC_NS_PER_MS) /* between two looks for a reason, where one has only a hint */
 #define LATE_LINE_NS (5 * SHC_NS_PER_S)
 
-/* ---- errands ---- */
+/* ---- work items ---- */
 
 struct settling {
     uint64_t patience_ns;
@@ -34,21 +34,21 @@ struct settling {
 };
 
 /* A reason of another rank is looked for, and then this one's is put. */
-static void put_reason(struct shc_errand *errand)
+static void put_reason(struct shc_work_item *item)
 {
-    struct settling *s = (struct settling *)(void *)errand->memory;
-    const struct shc_store *store = shc_life_store(errand->life);
+    struct settling *s = (struct settling *)(void *)item->memory;
+    const struct shc_store *store = shc_oob_store(item->oob);
     const uint64_t until_ns = shc_deadline_after(shc_clock_ns(), s->patience_ns);
-    char key[SHC_LIFE_KEY_BYTES];
-    shc_life_key(errand->life, "dead", -1, key);
+    char key[SHC_OOB_KEY_BYTES];
+    shc_oob_key(item->oob, "dead", -1, key);
     while (s->patience_ns > 0 && shc_clock_ns() < until_ns) {
-        errand->error = store->get(store->ctx, key, s->stands, sizeof s->stands, &s->bytes);
-        if (errand->error != ENOENT)
+        item->error = store->get(store->ctx, key, s->stands, sizeof s->stands, &s->bytes);
+        if (item->error != ENOENT)
             return;
         shc_gate_pause(ASK_NS);
     }
-    errand->error = store->put_first(store->ctx, key, &s->wish, sizeof s->wish, s->stands,
-                                     sizeof s->stands, &s->bytes);
+    item->error = store->put_first(store->ctx, key, &s->wish, sizeof s->wish, s->stands,
+                                   sizeof s->stands, &s->bytes);
 }
 
 /* ---- what stands ---- */
@@ -62,11 +62,11 @@ static bool has_messages(const struct shc_hosts *hosts)
 static void take(struct shc_hosts *hosts, const struct shc_hosts_reason *reason)
 {
     struct shc_dead *dead = &hosts->dead;
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     if (dead->told.status == SHC_OK)
         dead->told = *reason;
     const uint64_t next = dead->call ? dead->number : dead->number + 1;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
     if (next >= reason->number || has_messages(hosts)) /* an earlier call may still end well */
         shc_comm_abort(hosts->island, reason->text);
 }
@@ -75,9 +75,9 @@ static void take(struct shc_hosts *hosts, const struct shc_hosts_reason *reason)
 static enum shc_status told(struct shc_hosts *hosts)
 {
     struct shc_dead *dead = &hosts->dead;
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     struct shc_hosts_reason reason = dead->told;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
     if (reason.status == SHC_OK || reason.number > hosts->number)
         return SHC_OK;
     return shc_hosts_fail(hosts, (enum shc_status)reason.status, "%s", reason.text);
@@ -85,7 +85,7 @@ static enum shc_status told(struct shc_hosts *hosts)
 
 static enum shc_status store_is_gone(struct shc_hosts *hosts, char *text, size_t capacity)
 {
-    const char *server = shc_life_store(hosts->dead.life)->server;
+    const char *server = shc_oob_store(hosts->dead.oob)->server;
     snprintf(text, capacity,
              "the store of \"%s\"%s%s%s is gone, by which hosts tell each other of failures: the "
              "process that serves it has ended, or its connection",
@@ -99,15 +99,15 @@ enum shc_status shc_dead_begin(const struct shc_hosts_call *call)
     struct shc_hosts *hosts = call->hosts;
     struct shc_dead *dead = &hosts->dead;
     char text[SHC_HOSTS_ERROR_BYTES];
-    if (!dead->life)
+    if (!dead->oob)
         return SHC_OK;
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     dead->call = call;
     dead->number = hosts->number;
     dead->awaits = false;
     shc_lateness_begin(&dead->lateness, shc_clock_ns(), SHC_NO_DEADLINE, dead->late_ns);
     const bool gone = dead->gone;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
     dead->asked_ns = shc_clock_ns();
     dead->again_ns = SHC_LEAVING_LATE_NS;
     SHC_TRY(told(hosts));
@@ -120,46 +120,47 @@ enum shc_status shc_dead_begin(const struct shc_hosts_call *call)
 void shc_dead_end(struct shc_hosts *hosts, enum shc_status st)
 {
     struct shc_dead *dead = &hosts->dead;
-    if (!dead->life)
+    if (!dead->oob)
         return;
     shc_leaving_forget(dead);
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     dead->call = NULL;
     if (st == SHC_OK)
         dead->completed = dead->number;
     dead->awaits = false;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
 }
 
 void shc_dead_await(struct shc_hosts *hosts, bool awaits)
 {
     struct shc_dead *dead = &hosts->dead;
-    if (!dead->life)
+    if (!dead->oob)
         return;
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     dead->awaits = awaits;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
 }
 
 enum shc_status shc_dead_look(struct shc_hosts *hosts)
 {
-    if (!hosts->dead.life)
+    if (!hosts->dead.oob)
         return SHC_OK;
     SHC_TRY(told(hosts));
     return shc_leaving_look(hosts);
 }
 
-static struct shc_errand *begin_to_put(struct shc_dead *dead, const struct shc_hosts_reason *reason,
-                                       uint64_t patience_ns)
+static struct shc_work_item *
+begin_to_put(struct shc_dead *dead, const struct shc_hosts_reason *reason, uint64_t patience_ns)
 {
-    struct shc_errand *errand = shc_errand_create(dead->life, put_reason, sizeof(struct settling));
-    if (!errand)
+    struct shc_work_item *item =
+        shc_work_item_create(dead->oob, put_reason, sizeof(struct settling));
+    if (!item)
         return NULL;
-    struct settling *s = (struct settling *)(void *)errand->memory;
+    struct settling *s = (struct settling *)(void *)item->memory;
     s->wish = *reason;
     s->patience_ns = patience_ns;
-    shc_errand_start(errand, true);
-    return errand;
+    shc_work_item_start(item, true);
+    return item;
 }
 
 static bool is_ours_alone(enum shc_status st)
@@ -170,26 +171,26 @@ static bool is_ours_alone(enum shc_status st)
 enum shc_status shc_dead_settle(struct shc_hosts *hosts, enum shc_status st, uint64_t patience_ns)
 {
     struct shc_dead *dead = &hosts->dead;
-    if (!dead->life || is_ours_alone(st))
+    if (!dead->oob || is_ours_alone(st))
         return st;
     struct shc_hosts_reason reason =
         shc_reason_make(hosts, st, hosts->number, dead->call,
                         hosts->turn->error[0] ? hosts->turn->error : shc_error_text());
     SHC_TRY(told(hosts)); /* with its text */
     if (!dead->settled) {
-        struct shc_errand *errand = begin_to_put(dead, &reason, patience_ns);
-        if (errand && shc_errand_wait(errand, patience_ns + ANSWER_NS) && errand->error == 0) {
-            const struct settling *s = (const struct settling *)(const void *)errand->memory;
+        struct shc_work_item *item = begin_to_put(dead, &reason, patience_ns);
+        if (item && shc_work_item_wait(item, patience_ns + ANSWER_NS) && item->error == 0) {
+            const struct settling *s = (const struct settling *)(const void *)item->memory;
             (void)!shc_reason_read(hosts, s->stands, s->bytes, &reason);
         }
-        if (errand)
-            shc_errand_drop(errand);
+        if (item)
+            shc_work_item_drop(item);
     }
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     dead->settled = true;
     if (dead->told.status == SHC_OK)
         dead->told = reason;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
     return shc_hosts_fail(hosts, (enum shc_status)reason.status, "%s", reason.text);
 }
 
@@ -197,22 +198,22 @@ void shc_dead_tell_abort(struct shc_hosts *hosts, const char *reason)
 {
     struct shc_dead *dead = &hosts->dead;
     char text[SHC_HOSTS_ERROR_BYTES];
-    if (!dead->life || shc_comm_error(hosts->sequencer) == SHC_ERR_FORKED)
+    if (!dead->oob || shc_comm_error(hosts->sequencer) == SHC_ERR_FORKED)
         return;
     snprintf(text, sizeof text, "rank %d aborted the group: %s", hosts->rank, reason);
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     const uint64_t next = dead->call ? dead->number : dead->number + 1;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
     const struct shc_hosts_reason made = shc_reason_make(hosts, SHC_ERR_ABORTED, next, NULL, text);
-    struct shc_errand *errand = begin_to_put(dead, &made, 0);
-    if (errand)
-        shc_errand_drop(errand);
+    struct shc_work_item *item = begin_to_put(dead, &made, 0);
+    if (item)
+        shc_work_item_drop(item);
 }
 
 /* ---- the thread ---- */
 
 struct watcher {
-    struct shc_life *life;
+    struct shc_oob *oob;
     bool leads; /* it writes lines about late calls */
     uint64_t slice_ns;
     uint64_t gone_ns; /* since when; 0: the store is there */
@@ -227,9 +228,9 @@ struct watcher {
 
 static int get_reason(struct watcher *w)
 {
-    const struct shc_store *store = shc_life_store(w->life);
-    char key[SHC_LIFE_KEY_BYTES];
-    shc_life_key(w->life, "dead", -1, key);
+    const struct shc_store *store = shc_oob_store(w->oob);
+    char key[SHC_OOB_KEY_BYTES];
+    shc_oob_key(w->oob, "dead", -1, key);
     const int error = store->get(store->ctx, key, w->value, sizeof w->value, &w->bytes);
     if (error == EMSGSIZE)
         w->bytes = sizeof w->value; /* of no reason */
@@ -239,31 +240,31 @@ static int get_reason(struct watcher *w)
 /* One slice. False: the group is gone. */
 static bool await_reason(struct watcher *w)
 {
-    const struct shc_watch *watch = shc_life_watch(w->life);
-    char key[SHC_LIFE_KEY_BYTES];
+    const struct shc_watch *watch = shc_oob_watch(w->oob);
+    char key[SHC_OOB_KEY_BYTES];
     w->error = ETIMEDOUT;
     if (w->gone_ns || !watch) {
-        const bool there = shc_life_pause(w->life, w->runs ? POLL_NS : IDLE_NS);
+        const bool there = shc_oob_pause(w->oob, w->runs ? POLL_NS : IDLE_NS);
         if (there && !w->gone_ns && w->runs)
             w->error = get_reason(w);
         return there;
     }
-    shc_life_key(w->life, "dead", -1, key);
+    shc_oob_key(w->oob, "dead", -1, key);
     w->error = watch->wait(watch->ctx, key, w->slice_ns);
     if (w->error != 0)
         return true;
     w->error = get_reason(w);
-    return w->error == 0 || shc_life_pause(w->life, POLL_NS); /* a wait that does not wait */
+    return w->error == 0 || shc_oob_pause(w->oob, POLL_NS); /* a wait that does not wait */
 }
 
 /* The island fails while nobody on this host calls anything, and others wait for this host. */
 static void look_at_island(struct watcher *w, struct shc_hosts *hosts)
 {
     struct shc_dead *dead = &hosts->dead;
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     const bool idle = !dead->call && !dead->settled && dead->told.status == SHC_OK;
     const uint64_t next = dead->number + 1;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
     const enum shc_status st = idle && !w->found ? shc_comm_error(hosts->island) : SHC_OK;
     if (is_ours_alone(st))
         return;
@@ -278,12 +279,12 @@ static void look_at_store(struct watcher *w, struct shc_hosts *hosts)
     const uint64_t now_ns = shc_clock_ns();
     if (w->error != 0 && w->error != ETIMEDOUT && !w->gone_ns)
         w->gone_ns = now_ns;
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     dead->gone = w->gone_ns != 0;
     const bool over =
         dead->gone && (dead->call || has_messages(hosts)) && now_ns - w->gone_ns >= GRACE_NS;
     const uint64_t number = dead->number;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
     if (!over)
         return;
     const enum shc_status st = store_is_gone(hosts, text, sizeof text);
@@ -295,8 +296,8 @@ static void be_told(const struct watcher *w, struct shc_hosts *hosts)
 {
     struct shc_hosts_reason reason;
     if (!shc_reason_read(hosts, w->value, w->bytes, &reason)) {
-        char text[256], key[SHC_LIFE_KEY_BYTES];
-        shc_life_key(w->life, "dead", -1, key);
+        char text[256], key[SHC_OOB_KEY_BYTES];
+        shc_oob_key(w->oob, "dead", -1, key);
         snprintf(text, sizeof text, "the store's key \"%s\" has a value that no rank wrote", key);
         reason = shc_reason_make(hosts, SHC_ERR_STORE, 1, NULL, text);
     }
@@ -317,17 +318,17 @@ static bool look(struct watcher *w, struct shc_hosts *hosts)
     look_at_island(w, hosts);
     if (w->leads)
         shc_late_look(&w->late, hosts, shc_clock_ns());
-    shc_life_lock(hosts->dead.life);
+    shc_oob_lock(hosts->dead.oob);
     w->runs = hosts->dead.call != NULL || has_messages(hosts);
-    shc_life_unlock(hosts->dead.life);
+    shc_oob_unlock(hosts->dead.oob);
     return true;
 }
 
 static void put_found(struct watcher *w)
 {
-    const struct shc_store *store = shc_life_store(w->life);
-    char key[SHC_LIFE_KEY_BYTES];
-    shc_life_key(w->life, "dead", -1, key);
+    const struct shc_store *store = shc_oob_store(w->oob);
+    char key[SHC_OOB_KEY_BYTES];
+    shc_oob_key(w->oob, "dead", -1, key);
     w->error = store->put_first(store->ctx, key, &w->reason, sizeof w->reason, w->value,
                                 sizeof w->value, &w->bytes);
 }
@@ -336,12 +337,12 @@ static void put_found(struct watcher *w)
 static bool be_late(struct watcher *w, int count, uint64_t late_ns)
 {
     const bool due = w->late.due;
-    shc_late_exchange(&w->late, w->life, count, shc_clock_ns(), late_ns);
-    struct shc_hosts *hosts = due ? shc_life_enter(w->life) : NULL;
+    shc_late_exchange(&w->late, w->oob, count, shc_clock_ns(), late_ns);
+    struct shc_hosts *hosts = due ? shc_oob_enter(w->oob) : NULL;
     if (!hosts)
         return !due;
     shc_late_say(&w->late, hosts, shc_clock_ns());
-    shc_life_leave(w->life);
+    shc_oob_leave(w->oob);
     return true;
 }
 
@@ -350,21 +351,21 @@ static void *watch_for_reason(void *arg)
     struct watcher *w = arg;
     bool goes_on = true;
     while (goes_on && await_reason(w)) {
-        struct shc_hosts *hosts = shc_life_enter(w->life);
+        struct shc_hosts *hosts = shc_oob_enter(w->oob);
         if (!hosts)
             break;
         const bool had_found = w->found;
         const int count = hosts->plan.hosts;
         const uint64_t late_ns = hosts->dead.late_ns;
         goes_on = look(w, hosts);
-        shc_life_leave(w->life);
+        shc_oob_leave(w->oob);
         if (w->found && !had_found)
             put_found(w);
         if (goes_on && w->leads && !w->gone_ns)
             goes_on = be_late(w, count, late_ns);
     }
     shc_late_fini(&w->late);
-    shc_life_drop(w->life);
+    shc_oob_drop(w->oob);
     free(w);
     return NULL;
 }
@@ -374,28 +375,28 @@ enum shc_status shc_dead_init(struct shc_hosts *hosts, const struct shc_store *s
 {
     hosts->dead.late_ns = late_ns ? late_ns : LATE_LINE_NS;
     if (hosts->plan.hosts > 1)
-        hosts->dead.life = shc_life_create(store, hosts->prefix, hosts);
-    return hosts->plan.hosts > 1 && !hosts->dead.life ? SHC_ERR_NOMEM : SHC_OK;
+        hosts->dead.oob = shc_oob_create(store, hosts->prefix, hosts);
+    return hosts->plan.hosts > 1 && !hosts->dead.oob ? SHC_ERR_NOMEM : SHC_OK;
 }
 
 static enum shc_status start_watcher(struct shc_hosts *hosts, const struct shc_watch *watch)
 {
     struct shc_dead *dead = &hosts->dead;
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     const bool first = !dead->watched;
     dead->watched = true;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
     if (!first)
         return SHC_OK;
     struct watcher *w = calloc(1, sizeof *w);
     if (!w)
         return SHC_ERR_NOMEM;
-    w->life = dead->life;
+    w->oob = dead->oob;
     w->leads = shc_hosts_leads(hosts);
     w->slice_ns = dead->late_ns / 4 < SLICE_NS ? dead->late_ns / 4 : SLICE_NS;
     if (watch)
-        shc_life_take_watch(dead->life, watch);
-    const int error = shc_life_start(dead->life, watch_for_reason, w);
+        shc_oob_take_watch(dead->oob, watch);
+    const int error = shc_oob_start(dead->oob, watch_for_reason, w);
     if (error == 0)
         return SHC_OK;
     free(w);
@@ -411,7 +412,7 @@ static enum shc_status start_watcher(struct shc_hosts *hosts, const struct shc_w
 enum shc_status shc_dead_start(struct shc_hosts *hosts, const struct shc_watch *watch)
 {
     /* The second rank of a host sees the death of the first. */
-    if (!hosts->dead.life || hosts->local > 1)
+    if (!hosts->dead.oob || hosts->local > 1)
         return SHC_OK;
     return start_watcher(hosts, shc_hosts_leads(hosts) ? watch : NULL);
 }
@@ -419,11 +420,11 @@ enum shc_status shc_dead_start(struct shc_hosts *hosts, const struct shc_watch *
 enum shc_status shc_dead_watch(struct shc_hosts *hosts)
 {
     struct shc_dead *dead = &hosts->dead;
-    if (!dead->life)
+    if (!dead->oob)
         return SHC_OK;
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     const struct shc_hosts_reason told = dead->told;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
     if (told.status != SHC_OK)
         shc_comm_abort(hosts->island, told.text); /* it came when this rank had no message */
     return start_watcher(hosts, NULL);
@@ -431,6 +432,6 @@ enum shc_status shc_dead_watch(struct shc_hosts *hosts)
 
 void shc_dead_free(struct shc_hosts *hosts)
 {
-    if (hosts->dead.life)
-        shc_life_release(hosts->dead.life);
+    if (hosts->dead.oob)
+        shc_oob_release(hosts->dead.oob);
 }

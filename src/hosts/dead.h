@@ -5,7 +5,7 @@
  * (docs/internals/protocol/hosts.md).
  */
 
-#include "hosts/life.h"
+#include "hosts/oob.h"
 
 #include "shm/base/lateness.h"
 
@@ -24,7 +24,7 @@ struct shc_hosts_reason {
 
 /* What a rank of a group of several hosts knows of the others. All zero: the group has one host, or no engines. */
 struct shc_dead {
-    struct shc_life *life;
+    struct shc_oob *oob;
 
     /* Under the lock of the life. */
     const struct shc_hosts_call *call; /* that runs; NULL: none */
@@ -39,8 +39,8 @@ struct shc_dead {
     uint64_t late_ns;             /* when a line about it is due; does not change */
 
     /* Of the thread that runs the call. */
-    struct shc_errand *departures; /* under way: which hosts have left? */
-    uint64_t asked_ns, again_ns;   /* when it was asked, and after how long it is asked again */
+    struct shc_work_item *departures; /* under way: which hosts have left? */
+    uint64_t asked_ns, again_ns;      /* when it was asked, and after how long it is asked again */
 };
 
 /* ---- dead.c ---- */
@@ -88,11 +88,11 @@ SHC_NODISCARD enum shc_status shc_leaving_look(struct shc_hosts *hosts);
 /* The call has ended. */
 void shc_leaving_forget(struct shc_dead *dead);
 
-/* Asks whether the rank has left (HOST-27). The errand is the caller's to wait for and to drop; NULL: no memory. */
-SHC_NODISCARD struct shc_errand *shc_dead_ask_gone(const struct shc_hosts *hosts, int rank);
+/* Asks whether the rank has left (HOST-27). The item is the caller's to wait for and to drop; NULL: no memory. */
+SHC_NODISCARD struct shc_work_item *shc_dead_ask_gone(const struct shc_hosts *hosts, int rank);
 
-/* The answer. pre: the errand is done. */
-bool shc_dead_is_gone(struct shc_errand *errand);
+/* The answer. pre: the item is done. */
+bool shc_dead_is_gone(struct shc_work_item *item);
 
 /* The group is closed. If it `says` so: this rank has left, and if it leads, its host takes part in no later call. */
 void shc_dead_close(struct shc_hosts *hosts, bool says);

@@ -21,7 +21,7 @@ void shc_late_look(struct shc_late *late, struct shc_hosts *hosts, uint64_t now_
     struct shc_dead *dead = &hosts->dead;
     struct shc_hosts_at *own = &late->own;
     late->due = false;
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     *own = (struct shc_hosts_at){.magic = MAGIC, .host = hosts->host, .number = dead->number};
     own->state = !dead->call ? SHC_AT_NONE : dead->awaits ? SHC_AT_HOSTS : SHC_AT_ISLAND;
     if (dead->call) {
@@ -29,7 +29,7 @@ void shc_late_look(struct shc_late *late, struct shc_hosts *hosts, uint64_t now_
         late->due = shc_lateness_look(&dead->lateness, now_ns) == SHC_LATE;
         late->waited_ns = now_ns - dead->lateness.begun_ns;
     }
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
 }
 
 /* Is the value one that a leader could have written? */
@@ -50,20 +50,20 @@ static bool read_at(const void *value, size_t bytes, int host, struct shc_hosts_
 }
 
 /* magic 0: there is none that counts. */
-static struct shc_hosts_at get_at(struct shc_life *life, int host)
+static struct shc_hosts_at get_at(struct shc_oob *oob, int host)
 {
-    const struct shc_store *store = shc_life_store(life);
-    char key[SHC_LIFE_KEY_BYTES], value[sizeof(struct shc_hosts_at) + 8];
+    const struct shc_store *store = shc_oob_store(oob);
+    char key[SHC_OOB_KEY_BYTES], value[sizeof(struct shc_hosts_at) + 8];
     struct shc_hosts_at at = {0};
     size_t bytes = 0;
-    shc_life_key(life, "at", host, key);
+    shc_oob_key(oob, "at", host, key);
     if (store->get(store->ctx, key, value, sizeof value, &bytes) != 0 ||
         !read_at(value, bytes, host, &at))
         at.magic = 0;
     return at;
 }
 
-static void read_others(struct shc_late *late, struct shc_life *life, int hosts, uint64_t now_ns)
+static void read_others(struct shc_late *late, struct shc_oob *oob, int hosts, uint64_t now_ns)
 {
     if (!late->seen)
         late->seen = calloc((size_t)hosts, sizeof *late->seen);
@@ -73,7 +73,7 @@ static void read_others(struct shc_late *late, struct shc_life *life, int hosts,
         const uint64_t moves = seen->at.moves;
         if (host == late->own.host)
             continue;
-        seen->at = get_at(life, host);
+        seen->at = get_at(oob, host);
         if (first)
             seen->first_moves = seen->at.moves;
         if (first || seen->at.moves != moves)
@@ -82,26 +82,26 @@ static void read_others(struct shc_late *late, struct shc_life *life, int hosts,
     late->seen_number = late->own.number;
 }
 
-void shc_late_exchange(struct shc_late *late, struct shc_life *life, int hosts, uint64_t now_ns,
+void shc_late_exchange(struct shc_late *late, struct shc_oob *oob, int hosts, uint64_t now_ns,
                        uint64_t late_ns)
 {
-    const struct shc_store *store = shc_life_store(life);
-    char key[SHC_LIFE_KEY_BYTES];
+    const struct shc_store *store = shc_oob_store(oob);
+    char key[SHC_OOB_KEY_BYTES];
     int64_t asked;
     if (!late->due && now_ns - late->asked_ns < late_ns)
         return;
     late->asked_ns = now_ns;
-    shc_life_key(life, "late", -1, key);
+    shc_oob_key(oob, "late", -1, key);
     if (store->add(store->ctx, key, late->due, &asked) != 0)
         return;
     if (late->due || (uint64_t)asked != late->asked) {
         late->own.moves = ++late->moves;
-        shc_life_key(life, "at", late->own.host, key);
+        shc_oob_key(oob, "at", late->own.host, key);
         (void)!store->set(store->ctx, key, &late->own, sizeof late->own);
     }
     late->asked = (uint64_t)asked;
     if (late->due)
-        read_others(late, life, hosts, now_ns);
+        read_others(late, oob, hosts, now_ns);
 }
 
 static bool waits_too(const struct shc_hosts_at *at, uint64_t number)
@@ -161,9 +161,9 @@ void shc_late_say(struct shc_late *late, struct shc_hosts *hosts, uint64_t now_n
     const struct shc_hosts_at *own = &late->own;
     char whom[1024] = "the engine: all hosts wait in this call", line[1400];
     struct list list = {.text = whom, .capacity = sizeof whom};
-    shc_life_lock(dead->life);
+    shc_oob_lock(dead->oob);
     const bool holds = dead->call && dead->awaits && dead->number == own->number;
-    shc_life_unlock(dead->life);
+    shc_oob_unlock(dead->oob);
     if (!holds || own->state != SHC_AT_HOSTS || !late->seen)
         return; /* the core says whom a rank of the island waits for */
     for (int host = 0; host < hosts->plan.hosts; host++) {
@@ -194,11 +194,11 @@ struct question {
     struct shc_hosts_at of[];
 };
 
-static void get_all(struct shc_errand *errand)
+static void get_all(struct shc_work_item *item)
 {
-    struct question *q = (struct question *)(void *)errand->memory;
+    struct question *q = (struct question *)(void *)item->memory;
     for (int host = 0; host < q->hosts; host++)
-        q->of[host] = get_at(errand->life, host);
+        q->of[host] = get_at(item->oob, host);
 }
 
 /* False: no host has said that it waits in this call, too, so any may be missing. */
@@ -226,15 +226,15 @@ void shc_late_missing_text(struct shc_hosts *hosts, char *text, size_t capacity)
         list_host(&list, hosts, 1 - hosts->host, "");
         return;
     }
-    struct shc_errand *errand =
-        shc_errand_create(hosts->dead.life, get_all, sizeof *q + (size_t)count * sizeof q->of[0]);
-    if (errand) {
-        q = (struct question *)(void *)errand->memory;
+    struct shc_work_item *item =
+        shc_work_item_create(hosts->dead.oob, get_all, sizeof *q + (size_t)count * sizeof q->of[0]);
+    if (item) {
+        q = (struct question *)(void *)item->memory;
         q->hosts = count;
-        shc_errand_start(errand, false);
-        if (shc_errand_wait(errand, MISSING_NS))
+        shc_work_item_start(item, false);
+        if (shc_work_item_wait(item, MISSING_NS))
             known = list_missing(hosts, q, text, capacity);
-        shc_errand_drop(errand);
+        shc_work_item_drop(item);
     }
     if (!known)
         snprintf(text, capacity, "the other hosts");

@@ -5,7 +5,7 @@
  * what they are at, and only when one of them is late (docs/internals/protocol/hosts.md).
  */
 
-#include "hosts/life.h"
+#include "hosts/oob.h"
 
 struct shc_hosts;
 
@@ -43,7 +43,7 @@ struct shc_late {
 void shc_late_look(struct shc_late *late, struct shc_hosts *hosts, uint64_t now_ns);
 
 /* Outside of it: tells the others, if one has asked or a line is due; asks them if one is. */
-void shc_late_exchange(struct shc_late *late, struct shc_life *life, int hosts, uint64_t now_ns,
+void shc_late_exchange(struct shc_late *late, struct shc_oob *oob, int hosts, uint64_t now_ns,
                        uint64_t late_ns);
 
 /* In the group: writes the line, if it still holds. */

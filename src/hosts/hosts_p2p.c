@@ -50,13 +50,13 @@ struct stream {
 enum flight_kind { ANY_FRAME, FRAME, CHUNK, LIFELINE };
 
 struct peer {
-    bool busy;                /* a frame is on its way to it */
-    bool watched;             /* a receive of the lifeline is under way */
-    uint64_t wanted_ns;       /* since when a message waits for it; 0: none does */
-    struct shc_errand *asked; /* whether it has left; NULL: not under way */
-    uint64_t ask_ns;          /* when it is asked next */
-    bool broken;              /* the engine has failed with it, or it has left */
-    uint64_t broken_ns;       /* when */
+    bool busy;                   /* a frame is on its way to it */
+    bool watched;                /* a receive of the lifeline is under way */
+    uint64_t wanted_ns;          /* since when a message waits for it; 0: none does */
+    struct shc_work_item *asked; /* whether it has left; NULL: not under way */
+    uint64_t ask_ns;             /* when it is asked next */
+    bool broken;                 /* the engine has failed with it, or it has left */
+    uint64_t broken_ns;          /* when */
     char error[256];
 };
 
@@ -133,11 +133,11 @@ static void ask_for_peer(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
     if (!peer->asked)
         return;
     p2p->in_doubt = true;
-    if (!shc_errand_wait(peer->asked, 0))
+    if (!shc_work_item_wait(peer->asked, 0))
         return;
     if (shc_dead_is_gone(peer->asked))
         note_broken(p2p, index, "");
-    shc_errand_drop(peer->asked);
+    shc_work_item_drop(peer->asked);
     peer->asked = NULL;
     peer->ask_ns = now_ns + ASK_NS;
 }
@@ -479,7 +479,7 @@ void shc_hosts_p2p_free(struct shc_hosts_p2p *p2p)
         shc_flights_free(p2p->flights);
     for (int i = 0; p2p->peers && i < p2p->others; i++)
         if (p2p->peers[i].asked)
-            shc_errand_drop(p2p->peers[i].asked);
+            shc_work_item_drop(p2p->peers[i].asked);
     free(p2p->peers);
     free(p2p->rank_of);
     free(p2p->index_of);

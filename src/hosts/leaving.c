@@ -27,22 +27,22 @@ struct farewell {
 };
 
 /* The rank has left, and with its leader the host. */
-static void put_left(struct shc_errand *errand)
+static void put_left(struct shc_work_item *item)
 {
-    const struct farewell *farewell = (const struct farewell *)(const void *)errand->memory;
+    const struct farewell *farewell = (const struct farewell *)(const void *)item->memory;
     const struct left *left = &farewell->left;
-    const struct shc_store *store = shc_life_store(errand->life);
-    char key[SHC_LIFE_KEY_BYTES];
+    const struct shc_store *store = shc_oob_store(item->oob);
+    char key[SHC_OOB_KEY_BYTES];
     int64_t count;
-    shc_life_key(errand->life, "gone", left->rank, key);
-    errand->error = store->set(store->ctx, key, left, sizeof *left);
-    if (!farewell->leads || errand->error != 0)
+    shc_oob_key(item->oob, "gone", left->rank, key);
+    item->error = store->set(store->ctx, key, left, sizeof *left);
+    if (!farewell->leads || item->error != 0)
         return;
-    shc_life_key(errand->life, "left", left->host, key);
-    errand->error = store->set(store->ctx, key, left, sizeof *left);
-    shc_life_key(errand->life, "left", -1, key);
-    if (errand->error == 0)
-        errand->error = store->add(store->ctx, key, 1, &count);
+    shc_oob_key(item->oob, "left", left->host, key);
+    item->error = store->set(store->ctx, key, left, sizeof *left);
+    shc_oob_key(item->oob, "left", -1, key);
+    if (item->error == 0)
+        item->error = store->add(store->ctx, key, 1, &count);
 }
 
 struct departures {
@@ -53,18 +53,18 @@ struct departures {
     } of[];
 };
 
-static void get_departures(struct shc_errand *errand)
+static void get_departures(struct shc_work_item *item)
 {
-    struct departures *d = (struct departures *)(void *)errand->memory;
-    const struct shc_store *store = shc_life_store(errand->life);
-    char key[SHC_LIFE_KEY_BYTES];
+    struct departures *d = (struct departures *)(void *)item->memory;
+    const struct shc_store *store = shc_oob_store(item->oob);
+    char key[SHC_OOB_KEY_BYTES];
     int64_t count = 0;
-    shc_life_key(errand->life, "left", -1, key);
-    errand->error = store->add(store->ctx, key, 0, &count);
-    for (int host = 0; host < d->hosts && count > 0 && errand->error == 0; host++) {
+    shc_oob_key(item->oob, "left", -1, key);
+    item->error = store->add(store->ctx, key, 0, &count);
+    for (int host = 0; host < d->hosts && count > 0 && item->error == 0; host++) {
         if (host == d->host)
             continue;
-        shc_life_key(errand->life, "left", host, key);
+        shc_oob_key(item->oob, "left", host, key);
         const int error = store->get(store->ctx, key, &d->of[host].left, sizeof d->of[host].left,
                                      &d->of[host].bytes);
         if (error != 0)
@@ -77,34 +77,34 @@ struct question {
     bool yes;
 };
 
-static void get_gone(struct shc_errand *errand)
+static void get_gone(struct shc_work_item *item)
 {
-    struct question *question = (struct question *)(void *)errand->memory;
-    const struct shc_store *store = shc_life_store(errand->life);
-    char key[SHC_LIFE_KEY_BYTES];
+    struct question *question = (struct question *)(void *)item->memory;
+    const struct shc_store *store = shc_oob_store(item->oob);
+    char key[SHC_OOB_KEY_BYTES];
     struct left left;
     size_t bytes = 0;
-    shc_life_key(errand->life, "gone", question->rank, key);
-    errand->error = store->get(store->ctx, key, &left, sizeof left, &bytes);
-    question->yes = errand->error == 0 && bytes == sizeof left && left.magic == LEFT_MAGIC &&
+    shc_oob_key(item->oob, "gone", question->rank, key);
+    item->error = store->get(store->ctx, key, &left, sizeof left, &bytes);
+    question->yes = item->error == 0 && bytes == sizeof left && left.magic == LEFT_MAGIC &&
                     left.host == question->host && left.rank == question->rank;
 }
 
-struct shc_errand *shc_dead_ask_gone(const struct shc_hosts *hosts, int rank)
+struct shc_work_item *shc_dead_ask_gone(const struct shc_hosts *hosts, int rank)
 {
-    struct shc_errand *errand =
-        shc_errand_create(hosts->dead.life, get_gone, sizeof(struct question));
-    if (!errand)
+    struct shc_work_item *item =
+        shc_work_item_create(hosts->dead.oob, get_gone, sizeof(struct question));
+    if (!item)
         return NULL;
-    *(struct question *)(void *)errand->memory =
+    *(struct question *)(void *)item->memory =
         (struct question){.host = hosts->plan.host_of[rank], .rank = rank};
-    shc_errand_start(errand, false);
-    return errand;
+    shc_work_item_start(item, false);
+    return item;
 }
 
-bool shc_dead_is_gone(struct shc_errand *errand)
+bool shc_dead_is_gone(struct shc_work_item *item)
 {
-    return ((const struct question *)(const void *)errand->memory)->yes;
+    return ((const struct question *)(const void *)item->memory)->yes;
 }
 
 /* ---- in a call ---- */
@@ -112,7 +112,7 @@ bool shc_dead_is_gone(struct shc_errand *errand)
 void shc_leaving_forget(struct shc_dead *dead)
 {
     if (dead->departures)
-        shc_errand_drop(dead->departures);
+        shc_work_item_drop(dead->departures);
     dead->departures = NULL;
 }
 
@@ -123,20 +123,20 @@ static void ask_for_departures(struct shc_hosts *hosts)
     const size_t bytes = sizeof *d + (size_t)hosts->plan.hosts * sizeof d->of[0];
     dead->asked_ns = shc_clock_ns();
     dead->again_ns = dead->again_ns < LATEST_NS ? dead->again_ns * 2 : LATEST_NS;
-    dead->departures = shc_errand_create(dead->life, get_departures, bytes);
+    dead->departures = shc_work_item_create(dead->oob, get_departures, bytes);
     if (!dead->departures)
         return;
     d = (struct departures *)(void *)dead->departures->memory;
     d->hosts = hosts->plan.hosts;
     d->host = hosts->host;
-    shc_errand_start(dead->departures, false);
+    shc_work_item_start(dead->departures, false);
 }
 
 static enum shc_status judge_departures(struct shc_hosts *hosts)
 {
-    struct shc_errand *errand = hosts->dead.departures;
-    const struct departures *d = (const struct departures *)(const void *)errand->memory;
-    for (int host = 0; host < d->hosts && errand->error == 0; host++) {
+    struct shc_work_item *item = hosts->dead.departures;
+    const struct departures *d = (const struct departures *)(const void *)item->memory;
+    for (int host = 0; host < d->hosts && item->error == 0; host++) {
         const struct left *left = &d->of[host].left;
         char ranks[96];
         if (d->of[host].bytes != sizeof *left || left->magic != LEFT_MAGIC || left->host != host)
@@ -159,7 +159,7 @@ enum shc_status shc_leaving_look(struct shc_hosts *hosts)
             ask_for_departures(hosts);
         return SHC_OK;
     }
-    if (!shc_errand_wait(dead->departures, 0))
+    if (!shc_work_item_wait(dead->departures, 0))
         return SHC_OK;
     const enum shc_status st = judge_departures(hosts);
     shc_leaving_forget(dead);
@@ -171,18 +171,18 @@ enum shc_status shc_leaving_look(struct shc_hosts *hosts)
 void shc_dead_close(struct shc_hosts *hosts, bool says)
 {
     struct shc_dead *dead = &hosts->dead;
-    if (!dead->life || !shc_life_close(dead->life))
+    if (!dead->oob || !shc_oob_close(dead->oob))
         return;
     if (!says || !hosts->gate || dead->told.status != SHC_OK)
         return; /* nobody waits for this rank */
-    struct shc_errand *errand = shc_errand_create(dead->life, put_left, sizeof(struct farewell));
-    if (!errand)
+    struct shc_work_item *item = shc_work_item_create(dead->oob, put_left, sizeof(struct farewell));
+    if (!item)
         return;
-    *(struct farewell *)(void *)errand->memory = (struct farewell){
+    *(struct farewell *)(void *)item->memory = (struct farewell){
         .left = {LEFT_MAGIC, dead->completed, hosts->host, hosts->rank},
         .leads = shc_hosts_leads(hosts),
     };
-    shc_errand_start(errand, false);
-    (void)!shc_errand_wait(errand, FAREWELL_NS);
-    shc_errand_drop(errand);
+    shc_work_item_start(item, false);
+    (void)!shc_work_item_wait(item, FAREWELL_NS);
+    shc_work_item_drop(item);
 }

@@ -209,7 +209,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto &test) { return test.param.name; });
 
 // Nobody on that host calls anything, so its leader's thread finds it.
-TEST(HostsLife, ADeathIsToldWhileItsHostCallsNothing)
+TEST(HostsFailures, ADeathIsToldWhileItsHostCallsNothing)
 {
     Network network(2);
     Watches watches;
@@ -235,7 +235,7 @@ TEST(HostsLife, ADeathIsToldWhileItsHostCallsNothing)
     sentences.expect(2, R"(host 1 \(ranks 2-3\): rank 3 .*pid \d+\) died; .*)");
 }
 
-TEST(HostsLife, AnAbortIsToldWithItsReasonWhileItsHostCallsNothing)
+TEST(HostsFailures, AnAbortIsToldWithItsReasonWhileItsHostCallsNothing)
 {
     for (const bool watched : {true, false}) {
         Network network(2);
@@ -262,7 +262,7 @@ TEST(HostsLife, AnAbortIsToldWithItsReasonWhileItsHostCallsNothing)
 }
 
 // An engine says that a connection has ended, and knows no more; the store does.
-TEST(HostsLife, AnEnginesErrorIsOnlyAHint)
+TEST(HostsFailures, AnEnginesErrorIsOnlyAHint)
 {
     std::atomic<bool> broken{false};
     Network network(
@@ -292,7 +292,7 @@ TEST(HostsLife, AnEnginesErrorIsOnlyAHint)
     sentences.expect(3, R"(host 1 \(ranks 2-3\): rank 3.* died.*)");
 }
 
-TEST(HostsLife, AnEnginesErrorWithoutAReasonNamesTheRanksThatItJoins)
+TEST(HostsFailures, AnEnginesErrorWithoutAReasonNamesTheRanksThatItJoins)
 {
     std::atomic<bool> broken{false};
     Network network(2, [&](int, int host, int) {
@@ -313,7 +313,7 @@ TEST(HostsLife, AnEnginesErrorWithoutAReasonNamesTheRanksThatItJoins)
                         R"(\(host 1\); in all_reduce #2 \(float32\[10\], sum\) on "0")");
 }
 
-TEST(HostsLife, ATimeOutNamesTheHostThatIsMissing)
+TEST(HostsFailures, ATimeOutNamesTheHostThatIsMissing)
 {
     Network network(2);
     Sentences sentences;
@@ -334,7 +334,7 @@ TEST(HostsLife, ATimeOutNamesTheHostThatIsMissing)
 
 // ---- leaving ----
 
-TEST(HostsLife, AHostThatHasLeftIsNamed)
+TEST(HostsFailures, AHostThatHasLeftIsNamed)
 {
     Network network(2);
     Sentences sentences;
@@ -403,7 +403,7 @@ struct Questions {
 };
 
 // It has done its part of the call that the others are still in.
-TEST(HostsLife, AHostThatLeavesAfterACallDoesNotFailIt)
+TEST(HostsFailures, AHostThatLeavesAfterACallDoesNotFailIt)
 {
     Network network(2, [](int rail, int host, int) {
         return rail == -1 && host == 0 ? Network::Fate::kLate : Network::Fate::kGood;
@@ -431,7 +431,7 @@ TEST(HostsLife, AHostThatLeavesAfterACallDoesNotFailIt)
         questions.options());
 }
 
-TEST(HostsLife, ACloseWithACallInFlightIsALeaving)
+TEST(HostsFailures, ACloseWithACallInFlightIsALeaving)
 {
     Network network(3, [](int rail, int, int call) {
         return rail == -1 && call == 1 ? Network::Fate::kLate : Network::Fate::kGood;
@@ -563,7 +563,7 @@ TEST(HostsLate, ATimeOutNamesTheOneHostThatIsMissing)
 // ---- the store ----
 
 // While a call is under way, or with the next one; and never an idle group.
-TEST(HostsLife, AStoreThatIsGoneFailsCalls)
+TEST(HostsFailures, AStoreThatIsGoneFailsCalls)
 {
     enum { kIdle, kInFlight, kNext };
     for (const int when : {kIdle, kInFlight, kNext}) {
@@ -630,7 +630,7 @@ struct Lie {
     bool believed;
 };
 
-TEST(HostsLife, AValueThatNoRankWroteIsNamedAndNotUsed)
+TEST(HostsFailures, AValueThatNoRankWroteIsNamedAndNotUsed)
 {
     const std::string good = reason_of("host 1 (ranks 2-3): rank 3 \x01 died");
     std::string endless = good;
@@ -683,7 +683,7 @@ TEST(HostsLife, AValueThatNoRankWroteIsNamedAndNotUsed)
     }
 }
 
-TEST(HostsLife, ALeavingThatNoLeaderWroteIsNone)
+TEST(HostsFailures, ALeavingThatNoLeaderWroteIsNone)
 {
     Network network(2);
     Questions questions;
@@ -770,7 +770,7 @@ struct Stuck {
 };
 
 // The group ends with its errors and its close in time, and what is stuck lets go of all later.
-TEST(HostsLife, AStoreThatDoesNotAnswerHoldsUpNothing)
+TEST(HostsFailures, AStoreThatDoesNotAnswerHoldsUpNothing)
 {
     static std::array<Stuck, 4> stuck;
     static Watches watches;
@@ -818,7 +818,7 @@ TEST(HostsLife, AStoreThatDoesNotAnswerHoldsUpNothing)
 
 // ---- fork ----
 
-TEST(HostsLife, AForkedChildCanOnlyLeaveTheGroup)
+TEST(HostsFailures, AForkedChildCanOnlyLeaveTheGroup)
 {
     Network network(2);
     Watches watches;
