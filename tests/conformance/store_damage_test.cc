@@ -105,40 +105,40 @@ std::string HostileStore::lie(const std::string &key, const std::string &value)
         const size_t slash = key.find('/');
         record.head.generation = slash == std::string::npos ? 1 : atoll(key.c_str() + slash + 1);
         record.head.attempt = key.back() == 'd' ? 0 : 1;
-        record.head.kind = key[0] == 'h'       ? SHC_RECORD_HELLO
+        record.head.kind = key[0] == 'h'       ? SHC_RECORD_JOIN
                            : key.back() == 'o' ? SHC_RECORD_OFFER
                                                : SHC_RECORD_VERDICT;
-        if (record.head.kind == SHC_RECORD_HELLO) {
-            record.hello.world_size = 2;
-            record.hello.ranks[1] = 1;
+        if (record.head.kind == SHC_RECORD_JOIN) {
+            record.join.world_size = 2;
+            record.join.ranks[1] = 1;
             record.head.rank = atoi(key.c_str() + 2) & 1;
-            record.head.list = shc_member_list_hash(record.hello.ranks, 2);
+            record.head.list = shc_member_list_hash(record.join.ranks, 2);
         }
-        if (shc_os_process_self(&record.hello.process) != 0)
+        if (shc_os_process_self(&record.join.process) != 0)
             return value;
     }
-    const shc_os_process self = record.hello.process;
+    const shc_os_process self = record.join.process;
     switch (record.head.kind) {
-    case SHC_RECORD_HELLO:
-        if (record.hello.world_size < 1 || record.hello.world_size > SHC_MAX_WORLD)
-            record.hello.world_size = 2; // damaged before
+    case SHC_RECORD_JOIN:
+        if (record.join.world_size < 1 || record.join.world_size > SHC_MAX_WORLD)
+            record.join.world_size = 2; // damaged before
         switch (below(4)) {
         case 0:
-            record.hello.process.pid = static_cast<int32_t>(below(1u << 22)) + 1;
+            record.join.process.pid = static_cast<int32_t>(below(1u << 22)) + 1;
             break;
         case 1:
-            record.hello.process.start_time++;
+            record.join.process.start_time++;
             break;
         case 2:
             record.head.generation += static_cast<int64_t>(below(3)) - 1;
             break;
         default:
-            if (record.hello.world_size > 1)
-                std::swap(record.hello.ranks[0], record.hello.ranks[1]);
+            if (record.join.world_size > 1)
+                std::swap(record.join.ranks[0], record.join.ranks[1]);
             record.head.rank ^= 1;
-            record.head.list = shc_member_list_hash(record.hello.ranks, record.hello.world_size);
+            record.head.list = shc_member_list_hash(record.join.ranks, record.join.world_size);
         }
-        return packed(record.hello);
+        return packed(record.join);
     case SHC_RECORD_OFFER: {
         shc_segment_name &name = record.invitation.name;
         if (value.empty()) {

@@ -30,7 +30,7 @@ int main(void)
 {
     printf("0|%zu|header\n", sizeof(struct shc_header_shm));
     printf("%d|%zu|abort\n", SHC_ABORT_OFFSET, sizeof(struct shc_abort_shm));
-    printf("%d|%zu|told\n", SHC_TOLD_OFFSET, sizeof(struct shc_told_shm));
+    printf("%d|%zu|told\n", SHC_DECISION_OFFSET, sizeof(struct shc_decision_shm));
     printf("%d|%zu|late\n", SHC_LATE_OFFSET, sizeof(struct shc_late_shm));
     printf("%d|%zu * %d|member\n", SHC_MEMBERS_OFFSET, sizeof(struct shc_member_shm),
            SHC_MAX_WORLD);

@@ -407,10 +407,10 @@ TEST(AlienValues, OkWithoutASeatIsAnError)
             [attacked](Rank &rank) {
                 const uint64_t list = list_of({0, 1});
                 std::thread attacker([&] {
-                    union shc_record hello;
+                    union shc_record join;
                     size_t bytes = 0;
                     const std::string key = "h/" + std::to_string(attacked);
-                    while (rank.store.get(rank.store.ctx, key.c_str(), &hello, sizeof hello,
+                    while (rank.store.get(rank.store.ctx, key.c_str(), &join, sizeof join,
                                           &bytes) != 0)
                         usleep(200);
                     const std::string value =

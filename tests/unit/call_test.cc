@@ -170,7 +170,7 @@ TEST_F(Lines, TheLatestCallIsKnownWhoeverHasTheLine)
     EXPECT_NE(latest().find("[6]"), std::string::npos) << latest();
 }
 
-// A rank prefetches what it alone has filled after the next meeting, and no sooner: its readers have it
+// A rank prefetches what it alone has filled after the next rendezvous, and no sooner: its readers have it
 // until then.
 TEST_F(Lines, ASlotIsTakenBackBehindTheNextMeeting)
 {

@@ -8,7 +8,7 @@
 
 #include "shm/base/config.h"
 #include "shm/base/log.h"
-#include "shm/comm/meeting.h"
+#include "shm/comm/rendezvous.h"
 #include "shm/proto/cma.h"
 #include "shm/proto/member.h"
 
@@ -19,7 +19,7 @@
 
 /* One rank's path into the group. */
 struct arrival {
-    struct shc_meeting meeting;
+    struct shc_rendezvous rendezvous;
     struct shc_comm *comm;
     const struct shc_knobs *knobs;
 };
@@ -39,14 +39,14 @@ static size_t arena_limit(const struct arrival *a)
         return 0;
     if (a->knobs->arena_limit)
         return a->knobs->arena_limit;
-    return kib == SHC_ARENA_AUTO ? shc_arena_usual_limit(a->meeting.seat->world_size)
+    return kib == SHC_ARENA_AUTO ? shc_arena_usual_limit(a->rendezvous.seat->world_size)
                                  : (size_t)kib << 10;
 }
 
 /* Rank 0: the only writer of the first page, before it offers the segment. */
 static enum shc_status create_segment(struct arrival *a, uint32_t form)
 {
-    struct shc_seat *seat = a->meeting.seat;
+    struct shc_seat *seat = a->rendezvous.seat;
     struct shc_segment *segment = &seat->segment;
     SHC_TRY(shc_segment_create(segment, form, segment_bytes(seat), SHC_OS_ROBUST_DISTANCE,
                                &seat->self, a->knobs->cache));
@@ -66,7 +66,7 @@ static enum shc_status create_segment(struct arrival *a, uint32_t form)
         .byte_order = 0x01020304,
         .arena_limit = arena_limit(a),
         .first_epoch = a->knobs->first_epoch,
-        .list = a->meeting.list,
+        .list = a->rendezvous.list,
     };
     shc_tuning_share(&a->comm->tuning, header->tuning);
     memcpy(header->nonce, segment->name.nonce, sizeof header->nonce);
@@ -78,7 +78,7 @@ static enum shc_status create_segment(struct arrival *a, uint32_t form)
  * touched. */
 static enum shc_status check_header(const struct arrival *a)
 {
-    const struct shc_seat *seat = a->meeting.seat;
+    const struct shc_seat *seat = a->rendezvous.seat;
     if (!shc_os_file_is_ours(seat->segment.fd, seat->segment.name.form != SHC_FORM_NAMED))
         return shc_fail(SHC_ERR_UNREACHABLE, "the offered memory is not a file of this user's");
     struct shc_header_shm header;
@@ -91,7 +91,7 @@ static enum shc_status check_header(const struct arrival *a)
         return shc_fail(SHC_ERR_VERSION,
                         "rank 0 lays its memory out as version %u, this rank as version %u",
                         header.layout_version, SHC_LAYOUT_VERSION);
-    if (header.list != a->meeting.list || header.world_size != (uint32_t)seat->world_size ||
+    if (header.list != a->rendezvous.list || header.world_size != (uint32_t)seat->world_size ||
         header.total_bytes != segment_bytes(seat) || header.total_bytes > seat->segment.bytes)
         return shc_fail(SHC_ERR_MISMATCH,
                         "the offered memory is a group's of %u ranks, not of these %d",
@@ -102,7 +102,7 @@ static enum shc_status check_header(const struct arrival *a)
 /* Reserves this rank's block, fills in what others read from it, and links the life word. */
 static enum shc_status take_seat(struct arrival *a)
 {
-    struct shc_seat *seat = a->meeting.seat;
+    struct shc_seat *seat = a->rendezvous.seat;
     int rank = seat->rank;
     size_t offset = SHC_BLOCKS_OFFSET + (size_t)rank * SHC_BLOCK_BYTES;
     SHC_TRY(shc_segment_reserve(&seat->segment, offset, SHC_BLOCK_BYTES, a->comm->arena.node));
@@ -128,30 +128,30 @@ static enum shc_status take_seat(struct arrival *a)
     /* acq_rel member/state: the identity and the life word, before any rank may look at them. */
     shc_a32_cas_acq_rel(&member->state, SHC_MEMBER_EMPTY, SHC_MEMBER_ALIVE);
     shc_os_futex_wake_all(&member->state, true); /* rank 0 sleeps on it */
-    a->meeting.seated = true;
+    a->rendezvous.seated = true;
     return SHC_OK;
 }
 
 /* Rank 0: tells the others, once the news is in the store. */
-static void tell(const struct arrival *a, enum shc_told what)
+static void tell(const struct arrival *a, enum shc_decision what)
 {
-    shc_a32 *word = &shc_seat_told(a->meeting.seat)->word;
-    /* release told/word -> acquire in await_news() and shc_meeting_is_told(): the store holds the news. */
+    shc_a32 *word = &shc_seat_decision(a->rendezvous.seat)->word;
+    /* release told/word -> acquire in await_news() and shc_rendezvous_is_told(): the store holds the news. */
     shc_a32_store_release(word, (uint32_t)what);
     shc_os_futex_wake_all(word, true);
 }
 
 static void leave_seat(struct arrival *a)
 {
-    const struct shc_seat *seat = a->meeting.seat;
-    if (a->meeting.seated) {
+    const struct shc_seat *seat = a->rendezvous.seat;
+    if (a->rendezvous.seated) {
         if (seat->rank == 0)
-            tell(a, SHC_TOLD_LOOK);
+            tell(a, SHC_DECISION_LOOK);
         shc_member_leave(seat); /* in case the others have found the group fine */
         shc_keeper_unlink(a->comm->keeper, &shc_seat_member(seat, seat->rank)->life);
     }
-    a->meeting.seated = false;
-    shc_segment_detach(&a->meeting.seat->segment);
+    a->rendezvous.seated = false;
+    shc_segment_detach(&a->rendezvous.seat->segment);
 }
 
 /* ---- the attempts ---- */
@@ -160,13 +160,13 @@ static void leave_seat(struct arrival *a)
 static enum shc_status await_verdict(struct arrival *a, int attempt, int rank,
                                      struct shc_verdict *verdict)
 {
-    shc_a32 *state = &shc_seat_member(a->meeting.seat, rank)->state;
-    uint64_t pause_ns = SHC_MEETING_WOKEN_NS;
+    shc_a32 *state = &shc_seat_member(a->rendezvous.seat, rank)->state;
+    uint64_t pause_ns = SHC_RENDEZVOUS_WOKEN_NS;
     bool there = false;
-    while (!there && !shc_meeting_is_seated(&a->meeting, rank)) {
-        SHC_TRY(shc_meeting_pause(&a->meeting, &pause_ns, state, SHC_MEMBER_EMPTY));
-        if (!shc_meeting_is_seated(&a->meeting, rank))
-            SHC_TRY(shc_meeting_get_verdict(&a->meeting, attempt, rank, verdict, &there));
+    while (!there && !shc_rendezvous_is_seated(&a->rendezvous, rank)) {
+        SHC_TRY(shc_rendezvous_pause(&a->rendezvous, &pause_ns, state, SHC_MEMBER_EMPTY));
+        if (!shc_rendezvous_is_seated(&a->rendezvous, rank))
+            SHC_TRY(shc_rendezvous_get_verdict(&a->rendezvous, attempt, rank, verdict, &there));
     }
     if (!there)
         *verdict = shc_verdict_of(SHC_OK, "");
@@ -178,7 +178,7 @@ static enum shc_status await_verdict(struct arrival *a, int attempt, int rank,
 static enum shc_status gather_verdicts(struct arrival *a, int attempt, struct shc_verdict *worst)
 {
     static const struct shc_verdict good = {.status = SHC_OK};
-    int world = a->meeting.seat->world_size;
+    int world = a->rendezvous.seat->world_size;
     char ranks[128] = "";
     size_t used = 0;
     *worst = good;
@@ -191,7 +191,7 @@ static enum shc_status gather_verdicts(struct arrival *a, int attempt, struct sh
             *worst = verdict;
         if (used < sizeof ranks)
             used += (size_t)snprintf(ranks + used, sizeof ranks - used, used ? ", %d" : "rank %d",
-                                     shc_seat_global_rank(a->meeting.seat, rank));
+                                     shc_seat_global_rank(a->rendezvous.seat, rank));
     }
     if (worst->status != SHC_OK) {
         char reason[SHC_RECORD_TEXT_BYTES];
@@ -233,8 +233,8 @@ static enum shc_status offer_once(struct arrival *a, int attempt, uint32_t form,
         leave_seat(a);
         return SHC_OK;
     }
-    a->meeting.attempt = attempt;
-    SHC_TRY(shc_meeting_put_offer(&a->meeting, attempt, &a->meeting.seat->segment.name));
+    a->rendezvous.attempt = attempt;
+    SHC_TRY(shc_rendezvous_put_offer(&a->rendezvous, attempt, &a->rendezvous.seat->segment.name));
     return gather_verdicts(a, attempt, outcome);
 }
 
@@ -249,19 +249,19 @@ static enum shc_status lead(struct arrival *a)
         uint32_t next = next_form(form, outcome.status);
         if (next == 0)
             break;
-        shc_log(SHC_LOG_INFO, "\"%s\": no %s (%s); trying a %s", shc_seat_group(a->meeting.seat),
+        shc_log(SHC_LOG_INFO, "\"%s\": no %s (%s); trying a %s", shc_seat_group(a->rendezvous.seat),
                 shc_segment_form_name(form), outcome.text, shc_segment_form_name(next));
-        if (a->meeting.seat->segment.base) /* it was offered: the others count this attempt */
+        if (a->rendezvous.seat->segment.base) /* it was offered: the others count this attempt */
             attempt++;
         leave_seat(a);
         form = next;
     }
-    SHC_TRY(shc_meeting_decide(&a->meeting, &outcome, &decided));
+    SHC_TRY(shc_rendezvous_decide(&a->rendezvous, &outcome, &decided));
     if (decided.status != SHC_OK)
-        return shc_meeting_failed(&a->meeting, &decided);
+        return shc_rendezvous_failed(&a->rendezvous, &decided);
     if (outcome.status != SHC_OK)
-        return shc_meeting_lied_to(&a->meeting, "rank 0 has not made it");
-    tell(a, SHC_TOLD_OK);
+        return shc_rendezvous_lied_to(&a->rendezvous, "rank 0 has not made it");
+    tell(a, SHC_DECISION_OK);
     return SHC_OK;
 }
 
@@ -269,12 +269,12 @@ static enum shc_status lead(struct arrival *a)
 static enum shc_status check_seats(const struct arrival *a)
 {
     char what[160];
-    for (int rank = 0; rank < a->meeting.seat->world_size; rank++) {
-        if (shc_meeting_is_seated(&a->meeting, rank))
+    for (int rank = 0; rank < a->rendezvous.seat->world_size; rank++) {
+        if (shc_rendezvous_is_seated(&a->rendezvous, rank))
             continue;
         snprintf(what, sizeof what, "%s has no seat in it",
-                 shc_seat_rank_name(a->meeting.seat, rank).text);
-        return shc_meeting_lied_to(&a->meeting, what);
+                 shc_seat_rank_name(a->rendezvous.seat, rank).text);
+        return shc_rendezvous_lied_to(&a->rendezvous, what);
     }
     return SHC_OK;
 }
@@ -285,15 +285,15 @@ static enum shc_status look_for_news(struct arrival *a, int attempt, bool *decid
 {
     struct shc_verdict decided;
     if (attempt <= MAX_ATTEMPTS)
-        SHC_TRY(shc_meeting_get_offer(&a->meeting, attempt, name, there));
+        SHC_TRY(shc_rendezvous_get_offer(&a->rendezvous, attempt, name, there));
     if (*there)
         return SHC_OK;
-    SHC_TRY(shc_meeting_get_decision(&a->meeting, a->meeting.list, a->meeting.generation, &decided,
-                                     there));
+    SHC_TRY(shc_rendezvous_get_decision(&a->rendezvous, a->rendezvous.list,
+                                        a->rendezvous.generation, &decided, there));
     *decided_ok = *there && decided.status == SHC_OK;
-    if (*decided_ok && !a->meeting.seated)
-        return shc_meeting_lied_to(&a->meeting, "this rank has no seat in it");
-    return *there && !*decided_ok ? shc_meeting_failed(&a->meeting, &decided) : SHC_OK;
+    if (*decided_ok && !a->rendezvous.seated)
+        return shc_rendezvous_lied_to(&a->rendezvous, "this rank has no seat in it");
+    return *there && !*decided_ok ? shc_rendezvous_failed(&a->rendezvous, &decided) : SHC_OK;
 }
 
 /* Another rank: waits for the decision, or for the offer of this attempt. */
@@ -301,22 +301,22 @@ static enum shc_status await_news(struct arrival *a, int attempt, bool *decided_
                                   struct shc_segment_name *name)
 {
     /* In the seat of the attempt before, rank 0's word comes first. */
-    shc_a32 *word = a->meeting.seated ? &shc_seat_told(a->meeting.seat)->word : NULL;
-    uint64_t pause_ns = word ? SHC_MEETING_WOKEN_NS : SHC_MEETING_POLL_NS;
+    shc_a32 *word = a->rendezvous.seated ? &shc_seat_decision(a->rendezvous.seat)->word : NULL;
+    uint64_t pause_ns = word ? SHC_RENDEZVOUS_WOKEN_NS : SHC_RENDEZVOUS_POLL_NS;
     bool there = false;
     *decided_ok = false;
     if (!word)
         SHC_TRY(look_for_news(a, attempt, decided_ok, name, &there));
     while (!there) {
-        SHC_TRY(shc_meeting_pause(&a->meeting, &pause_ns, word, SHC_TOLD_NOTHING));
+        SHC_TRY(shc_rendezvous_pause(&a->rendezvous, &pause_ns, word, SHC_DECISION_NOTHING));
         /* acquire told/word <- release in tell(): the store holds the news. */
-        uint32_t told = word ? shc_a32_load_acquire(word) : (uint32_t)SHC_TOLD_NOTHING;
-        *decided_ok = told == SHC_TOLD_OK;
+        uint32_t told = word ? shc_a32_load_acquire(word) : (uint32_t)SHC_DECISION_NOTHING;
+        *decided_ok = told == SHC_DECISION_OK;
         if (*decided_ok)
             return SHC_OK;
-        if (told == SHC_TOLD_LOOK) {
+        if (told == SHC_DECISION_LOOK) {
             word = NULL;
-            pause_ns = SHC_MEETING_POLL_NS;
+            pause_ns = SHC_RENDEZVOUS_POLL_NS;
         }
         SHC_TRY(look_for_news(a, attempt, decided_ok, name, &there));
     }
@@ -331,23 +331,23 @@ static enum shc_status follow(struct arrival *a)
         SHC_TRY(await_news(a, attempt, &decided_ok, &name));
         if (decided_ok)
             return SHC_OK;
-        a->meeting.attempt = attempt;
+        a->rendezvous.attempt = attempt;
         leave_seat(a); /* of the attempt before */
-        enum shc_status st = shc_segment_attach(&a->meeting.seat->segment, &name,
+        enum shc_status st = shc_segment_attach(&a->rendezvous.seat->segment, &name,
                                                 SHC_OS_ROBUST_DISTANCE, a->knobs->cache);
         if (st == SHC_OK)
             st = check_header(a);
         if (st == SHC_OK)
             st = take_seat(a);
         if (st != SHC_OK)
-            SHC_TRY(shc_meeting_put_verdict(&a->meeting, attempt, st, shc_error_text()));
+            SHC_TRY(shc_rendezvous_put_verdict(&a->rendezvous, attempt, st, shc_error_text()));
     }
 }
 
 static enum shc_status meet_others(struct arrival *a)
 {
-    SHC_TRY(shc_meeting_begin(&a->meeting));
-    return a->meeting.seat->rank == 0 ? lead(a) : follow(a);
+    SHC_TRY(shc_rendezvous_begin(&a->rendezvous));
+    return a->rendezvous.seat->rank == 0 ? lead(a) : follow(a);
 }
 
 /* A world of one needs no store. */
@@ -371,15 +371,16 @@ enum shc_status shc_bootstrap(struct shc_comm *comm, const struct shc_comm_confi
 {
     struct arrival a = {.comm = comm, .knobs = knobs};
     /* relaxed: set by this thread. */
-    shc_meeting_init(&a.meeting, &comm->seat, config, shc_a64_load_relaxed(&comm->timeout_ns));
+    shc_rendezvous_init(&a.rendezvous, &comm->seat, config,
+                        shc_a64_load_relaxed(&comm->timeout_ns));
     enum shc_status st;
     if (comm->seat.world_size == 1) {
         st = sit_alone(&a);
     } else {
-        a.meeting.segment_bytes = shc_align_up(segment_bytes(&comm->seat), SHC_PAGE_BYTES);
+        a.rendezvous.segment_bytes = shc_align_up(segment_bytes(&comm->seat), SHC_PAGE_BYTES);
         st = meet_others(&a);
-        if (st != SHC_OK && a.meeting.generation > 0)
-            st = shc_meeting_give_up(&a.meeting, st);
+        if (st != SHC_OK && a.rendezvous.generation > 0)
+            st = shc_rendezvous_give_up(&a.rendezvous, st);
         if (st == SHC_OK)
             st = check_seats(&a);
     }
@@ -387,17 +388,17 @@ enum shc_status shc_bootstrap(struct shc_comm *comm, const struct shc_comm_confi
         leave_seat(&a);
     else
         shc_segment_settle(&comm->seat.segment);
-    shc_meeting_fini(&a.meeting);
+    shc_rendezvous_fini(&a.rendezvous);
     return st;
 }
 
 enum shc_status shc_bootstrap_refuse(struct shc_comm *comm, const struct shc_comm_config *config,
                                      enum shc_status status)
 {
-    struct shc_meeting meeting;
+    struct shc_rendezvous rendezvous;
     /* relaxed: set by this thread. */
-    shc_meeting_init(&meeting, &comm->seat, config, shc_a64_load_relaxed(&comm->timeout_ns));
-    enum shc_status st = shc_meeting_refuse(&meeting, status);
-    shc_meeting_fini(&meeting);
+    shc_rendezvous_init(&rendezvous, &comm->seat, config, shc_a64_load_relaxed(&comm->timeout_ns));
+    enum shc_status st = shc_rendezvous_refuse(&rendezvous, status);
+    shc_rendezvous_fini(&rendezvous);
     return st;
 }

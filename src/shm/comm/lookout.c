@@ -5,7 +5,7 @@
  * docs/internals/protocol/rendezvous.md.
  */
 #include "shm/base/log.h"
-#include "shm/comm/meeting.h"
+#include "shm/comm/rendezvous.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +19,7 @@
 /* ---- the others ---- */
 
 /* A rank that has not joined: another group may have seen its process end, and why. */
-static enum shc_status look_elsewhere(const struct shc_meeting *m, int rank)
+static enum shc_status look_elsewhere(const struct shc_rendezvous *m, int rank)
 {
     struct shc_end end;
     if (!m->config->global_ranks || !shc_process_knows_dead(m->members[rank], &end))
@@ -36,80 +36,81 @@ static enum shc_status look_elsewhere(const struct shc_meeting *m, int rank)
         (int)m->members[rank], (int)end.pid, end.group, shc_seat_group(m->seat));
 }
 
-static bool has_our_list(const struct shc_meeting *m, const struct shc_hello *hello)
+static bool has_our_list(const struct shc_rendezvous *m, const struct shc_join *join)
 {
-    return hello->head.list == m->list && hello->world_size == m->seat->world_size &&
-           memcmp(hello->ranks, m->members, (size_t)hello->world_size * sizeof m->members[0]) == 0;
+    return join->head.list == m->list && join->world_size == m->seat->world_size &&
+           memcmp(join->ranks, m->members, (size_t)join->world_size * sizeof m->members[0]) == 0;
 }
 
-static void lists_text(const struct shc_meeting *m, const struct shc_hello *hello, char *text,
+static void lists_text(const struct shc_rendezvous *m, const struct shc_join *join, char *text,
                        size_t capacity)
 {
     char ours[LIST_BYTES], theirs[LIST_BYTES];
     shc_member_list_text(m->members, m->seat->world_size, ours, sizeof ours);
-    shc_member_list_text(hello->ranks, hello->world_size, theirs, sizeof theirs);
+    shc_member_list_text(join->ranks, join->world_size, theirs, sizeof theirs);
     snprintf(text, capacity, "rank %d of the job makes it of the ranks %s, rank %d of the ranks %s",
-             (int)m->members[m->seat->rank], ours, (int)hello->ranks[hello->head.rank], theirs);
+             (int)m->members[m->seat->rank], ours, (int)join->ranks[join->head.rank], theirs);
 }
 
 /* The rank waits in a group of this name, but of other members: neither group can be made. If its
  * generation is decided, it may have been in an earlier run of the job, on the same store. If that is this
  * run, it will not come to this group any more: a name is used once. */
-static enum shc_status look_at_other_list(struct shc_meeting *m, const struct shc_hello *hello)
+static enum shc_status look_at_other_list(struct shc_rendezvous *m, const struct shc_join *join)
 {
     struct shc_verdict decided, wish;
     char lists[2 * LIST_BYTES + 128], text[SHC_ERROR_TEXT_BYTES];
     bool there;
     SHC_TRY(
-        shc_meeting_get_decision(m, hello->head.list, hello->head.generation, &decided, &there));
-    if (there && (m->life == 0 || hello->life != m->life))
+        shc_rendezvous_get_decision(m, join->head.list, join->head.generation, &decided, &there));
+    if (there && (m->life == 0 || join->life != m->life))
         return SHC_OK;
-    lists_text(m, hello, lists, sizeof lists);
+    lists_text(m, join, lists, sizeof lists);
     snprintf(text, sizeof text, "the ranks differ about the members of the group \"%.64s\": %s",
              shc_seat_group(m->seat), lists);
     wish = shc_verdict_of(SHC_ERR_MISMATCH, text);
     if (!there)
         SHC_TRY(
-            shc_meeting_decide_for(m, hello->head.list, hello->head.generation, &wish, &decided));
+            shc_rendezvous_decide_for(m, join->head.list, join->head.generation, &wish, &decided));
     return !there && decided.status == SHC_OK ? SHC_OK : shc_fail(SHC_ERR_MISMATCH, "%s", text);
 }
 
 /* The rank is in a later generation. Either it has decided this one before, or its process was another one. */
-static enum shc_status look_at_later(struct shc_meeting *m, int rank, const struct shc_hello *hello)
+static enum shc_status look_at_later(struct shc_rendezvous *m, int rank,
+                                     const struct shc_join *join)
 {
     struct shc_verdict decided;
     bool there;
-    SHC_TRY(shc_meeting_get_decision(m, m->list, m->generation, &decided, &there));
+    SHC_TRY(shc_rendezvous_get_decision(m, m->list, m->generation, &decided, &there));
     if (there)
-        return decided.status == SHC_OK ? SHC_OK : shc_meeting_failed(m, &decided);
+        return decided.status == SHC_OK ? SHC_OK : shc_rendezvous_failed(m, &decided);
     return shc_fail(SHC_ERR_ABORTED, "%s has begun again, as pid %d",
-                    shc_seat_rank_name(m->seat, rank).text, (int)hello->process.pid);
+                    shc_seat_rank_name(m->seat, rank).text, (int)join->process.pid);
 }
 
 /* A rank that has not joined: it may have made the group without this library. */
-static enum shc_status look_outside(struct shc_meeting *m, int rank)
+static enum shc_status look_outside(struct shc_rendezvous *m, int rank)
 {
-    if (!m->outsiders || !shc_meeting_is_outside(m, rank))
+    if (!m->outsiders || !shc_rendezvous_is_outside(m, rank))
         return SHC_OK;
     return shc_fail(SHC_ERR_MISMATCH, "rank %d makes the group \"%.64s\" without shmcoll: %s",
                     (int)m->members[rank], shc_seat_group(m->seat), m->config->outsider_text);
 }
 
-static enum shc_status look_for_hello(struct shc_meeting *m, int rank)
+static enum shc_status look_for_join(struct shc_rendezvous *m, int rank)
 {
-    struct shc_hello hello;
+    struct shc_join join;
     bool there;
-    SHC_TRY(shc_meeting_get_hello(m, rank, &hello, &there));
+    SHC_TRY(shc_rendezvous_get_join(m, rank, &join, &there));
     const bool counts =
-        there && (shc_os_process_life(&m->seat->self, &hello.process) != SHC_OS_DEAD ||
-                  (m->life != 0 && hello.life == m->life));
-    if (there && has_our_list(m, &hello)) {
-        if (hello.head.generation > m->generation)
-            return look_at_later(m, rank, &hello);
-        m->known[rank] = hello.head.generation == m->generation;
-        m->processes[rank] = hello.process;
+        there && (shc_os_process_life(&m->seat->self, &join.process) != SHC_OS_DEAD ||
+                  (m->life != 0 && join.life == m->life));
+    if (there && has_our_list(m, &join)) {
+        if (join.head.generation > m->generation)
+            return look_at_later(m, rank, &join);
+        m->known[rank] = join.head.generation == m->generation;
+        m->processes[rank] = join.process;
     } else if (counts) {
-        SHC_TRY(look_at_other_list(m, &hello));
+        SHC_TRY(look_at_other_list(m, &join));
     }
     if (m->known[rank])
         return SHC_OK;
@@ -117,42 +118,43 @@ static enum shc_status look_for_hello(struct shc_meeting *m, int rank)
     return look_elsewhere(m, rank);
 }
 
-void shc_meeting_two_text(const struct shc_meeting *m, int32_t pid, char *text, size_t capacity)
+void shc_rendezvous_two_text(const struct shc_rendezvous *m, int32_t pid, char *text,
+                             size_t capacity)
 {
     snprintf(text, capacity, "two processes came as %s: pid %d and pid %d",
              shc_seat_member_name(m->seat, m->seat->rank).text, (int)pid, (int)m->seat->self.pid);
 }
 
-enum shc_status shc_meeting_look_for_rival(struct shc_meeting *m)
+enum shc_status shc_rendezvous_look_for_rival(struct shc_rendezvous *m)
 {
     const struct shc_os_process *self = &m->seat->self;
-    struct shc_hello hello;
+    struct shc_join join;
     struct shc_verdict decided;
     bool there, over;
-    SHC_TRY(shc_meeting_get_hello(m, m->seat->rank, &hello, &there));
-    if (!there || !has_our_list(m, &hello) ||
-        (hello.process.pid == self->pid && hello.process.start_time == self->start_time) ||
-        shc_os_process_life(self, &hello.process) != SHC_OS_ALIVE)
+    SHC_TRY(shc_rendezvous_get_join(m, m->seat->rank, &join, &there));
+    if (!there || !has_our_list(m, &join) ||
+        (join.process.pid == self->pid && join.process.start_time == self->start_time) ||
+        shc_os_process_life(self, &join.process) != SHC_OS_ALIVE)
         return SHC_OK;
-    SHC_TRY(shc_meeting_get_decision(m, m->list, hello.head.generation, &decided, &over));
+    SHC_TRY(shc_rendezvous_get_decision(m, m->list, join.head.generation, &decided, &over));
     if (over)
         return SHC_OK;
     char text[SHC_RECORD_TEXT_BYTES];
-    shc_meeting_two_text(m, hello.process.pid, text, sizeof text);
+    shc_rendezvous_two_text(m, join.process.pid, text, sizeof text);
     const struct shc_verdict wish = shc_verdict_of(SHC_ERR_MISMATCH, text);
-    SHC_TRY(shc_meeting_decide_for(m, m->list, hello.head.generation, &wish, &decided));
+    SHC_TRY(shc_rendezvous_decide_for(m, m->list, join.head.generation, &wish, &decided));
     return decided.status == SHC_OK ? SHC_OK : shc_fail(SHC_ERR_MISMATCH, "%s", text);
 }
 
-static enum shc_status look_at_ranks(struct shc_meeting *m)
+static enum shc_status look_at_ranks(struct shc_rendezvous *m)
 {
     int world = m->seat->world_size;
     for (int i = 0; i < world && i < LOOKS_AT_ONCE; i++) {
         int rank = m->next_look++ % world;
         if (rank == m->seat->rank)
-            SHC_TRY(shc_meeting_look_for_rival(m));
+            SHC_TRY(shc_rendezvous_look_for_rival(m));
         else if (!m->known[rank])
-            SHC_TRY(look_for_hello(m, rank));
+            SHC_TRY(look_for_join(m, rank));
         if (m->known[rank] &&
             shc_os_process_life(&m->seat->self, &m->processes[rank]) == SHC_OS_DEAD)
             return shc_fail(
@@ -162,49 +164,49 @@ static enum shc_status look_at_ranks(struct shc_meeting *m)
     return SHC_OK;
 }
 
-bool shc_meeting_is_seated(const struct shc_meeting *m, int rank)
+bool shc_rendezvous_is_seated(const struct shc_rendezvous *m, int rank)
 {
     /* acquire member/state <- acq_rel in take_seat(): its block is reserved. */
     return shc_a32_load_acquire(&shc_seat_member(m->seat, rank)->state) != SHC_MEMBER_EMPTY;
 }
 
-bool shc_meeting_is_told(const struct shc_meeting *m)
+bool shc_rendezvous_is_told(const struct shc_rendezvous *m)
 {
     /* acquire told/word <- release in tell(): the store holds the decision. */
     return m->seated && m->seat->rank != 0 &&
-           shc_a32_load_acquire(&shc_seat_told(m->seat)->word) == SHC_TOLD_OK;
+           shc_a32_load_acquire(&shc_seat_decision(m->seat)->word) == SHC_DECISION_OK;
 }
 
 /* ---- which ranks keep this rank waiting, in words ---- */
 
 /* Has the rank given its verdict on the attempt? A rank without a seat cannot see that, and waits for rank
  * 0 in any case. */
-static bool has_judged(struct shc_meeting *m, int rank)
+static bool has_judged(struct shc_rendezvous *m, int rank)
 {
-    return rank == 0 || !m->seated || shc_meeting_is_seated(m, rank) ||
-           shc_meeting_has_verdict(m, m->attempt, rank);
+    return rank == 0 || !m->seated || shc_rendezvous_is_seated(m, rank) ||
+           shc_rendezvous_has_verdict(m, m->attempt, rank);
 }
 
 /* Is the rank in this generation? If not, *elsewhere names the members with which it has come, if these
  * differ. */
-static bool has_come(struct shc_meeting *m, int rank, char *elsewhere, size_t capacity)
+static bool has_come(struct shc_rendezvous *m, int rank, char *elsewhere, size_t capacity)
 {
-    struct shc_hello hello;
+    struct shc_join join;
     bool there = false;
     elsewhere[0] = '\0';
     if (m->known[rank])
         return true;
-    if (shc_meeting_get_hello(m, rank, &hello, &there) != SHC_OK || !there)
+    if (shc_rendezvous_get_join(m, rank, &join, &there) != SHC_OK || !there)
         return false;
-    if (has_our_list(m, &hello))
-        return hello.head.generation >= m->generation;
+    if (has_our_list(m, &join))
+        return join.head.generation >= m->generation;
     char theirs[LIST_BYTES];
-    shc_member_list_text(hello.ranks, hello.world_size, theirs, sizeof theirs);
+    shc_member_list_text(join.ranks, join.world_size, theirs, sizeof theirs);
     snprintf(elsewhere, capacity, ", but to a group of the ranks %s", theirs);
     return false;
 }
 
-static size_t append_rank(struct shc_meeting *m, int rank, char *text, size_t capacity)
+static size_t append_rank(struct shc_rendezvous *m, int rank, char *text, size_t capacity)
 {
     const struct shc_os_process *process = &m->processes[rank];
     char elsewhere[LIST_BYTES + 32];
@@ -223,7 +225,7 @@ static size_t append_rank(struct shc_meeting *m, int rank, char *text, size_t ca
 
 /* Ranks that have not joined; else ranks that have not given their verdict on the attempt; else rank 0,
  * which decides. */
-static void absent_text(struct shc_meeting *m, char *text, size_t capacity)
+static void absent_text(struct shc_rendezvous *m, char *text, size_t capacity)
 {
     char elsewhere[LIST_BYTES + 32];
     bool come = true;
@@ -241,7 +243,7 @@ static void absent_text(struct shc_meeting *m, char *text, size_t capacity)
         text[used - 2] = '\0'; /* the last comma */
 }
 
-void shc_meeting_store_text(const struct shc_meeting *m, char *text, size_t capacity)
+void shc_rendezvous_store_text(const struct shc_rendezvous *m, char *text, size_t capacity)
 {
     const struct shc_store *store = &m->config->store;
     char served[112] = "", who[96];
@@ -254,12 +256,12 @@ void shc_meeting_store_text(const struct shc_meeting *m, char *text, size_t capa
 
 /* ---- the clock ---- */
 
-static enum shc_status time_is_up(struct shc_meeting *m, uint64_t now_ns)
+static enum shc_status time_is_up(struct shc_rendezvous *m, uint64_t now_ns)
 {
     const double waited_s = shc_lateness_seconds(&m->lateness, now_ns);
     char text[512] = "";
     if (m->asking) {
-        shc_meeting_store_text(m, text, sizeof text);
+        shc_rendezvous_store_text(m, text, sizeof text);
         return shc_fail(SHC_ERR_TIMEOUT,
                         "%s: " SHC_TIMED_OUT "%.1f s at the rendezvous: the store%s "
                         "does not answer",
@@ -277,12 +279,12 @@ static enum shc_status time_is_up(struct shc_meeting *m, uint64_t now_ns)
                     text[0] ? text : "the others", (long long)m->generation);
 }
 
-static void say_late(struct shc_meeting *m, uint64_t now_ns)
+static void say_late(struct shc_rendezvous *m, uint64_t now_ns)
 {
     const double waited_s = shc_lateness_seconds(&m->lateness, now_ns);
     char text[512] = "";
     if (m->asking) {
-        shc_meeting_store_text(m, text, sizeof text);
+        shc_rendezvous_store_text(m, text, sizeof text);
         shc_log_late(true,
                      "%s " SHC_HAS_WAITED " at the rendezvous, and the store%s does not answer",
                      shc_seat_member_name(m->seat, m->seat->rank).text, waited_s, text);
@@ -294,7 +296,7 @@ static void say_late(struct shc_meeting *m, uint64_t now_ns)
                      shc_seat_member_name(m->seat, m->seat->rank).text, waited_s, text);
 }
 
-enum shc_status shc_meeting_look_at_clock(struct shc_meeting *m)
+enum shc_status shc_rendezvous_look_at_clock(struct shc_rendezvous *m)
 {
     const uint64_t now_ns = shc_clock_ns();
     if (m->config->interrupted && m->config->interrupted(m->config->interrupted_ctx))
@@ -311,7 +313,7 @@ enum shc_status shc_meeting_look_at_clock(struct shc_meeting *m)
 
 /* ---- waiting ---- */
 
-enum shc_status shc_meeting_await_answer(struct shc_meeting *m)
+enum shc_status shc_rendezvous_await_answer(struct shc_rendezvous *m)
 {
     while (!shc_store_thread_await(m->thread, LOOK_NS)) {
         if (m->grace_ns != 0) {
@@ -320,19 +322,19 @@ enum shc_status shc_meeting_await_answer(struct shc_meeting *m)
             return shc_fail(SHC_ERR_STORE, "%s: the store does not answer",
                             shc_seat_member_name(m->seat, m->seat->rank).text);
         }
-        if (shc_meeting_is_told(m)) /* shc_meeting_give_up() makes a success of it */
+        if (shc_rendezvous_is_told(m)) /* shc_rendezvous_give_up() makes a success of it */
             return shc_fail(SHC_ERR_STORE, "%s: made without the store's answer",
                             shc_seat_member_name(m->seat, m->seat->rank).text);
         m->asking = true;
-        enum shc_status st = shc_meeting_look_at_clock(m);
+        enum shc_status st = shc_rendezvous_look_at_clock(m);
         m->asking = false;
         SHC_TRY(st);
     }
     return SHC_OK;
 }
 
-enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t *pause_ns, shc_a32 *word,
-                                  uint32_t value)
+enum shc_status shc_rendezvous_pause(struct shc_rendezvous *m, uint64_t *pause_ns, shc_a32 *word,
+                                     uint32_t value)
 {
     if (word)
         shc_os_futex_wait(word, value, *pause_ns, true);
@@ -347,13 +349,13 @@ enum shc_status shc_meeting_pause(struct shc_meeting *m, uint64_t *pause_ns, shc
     m->looked_ns = now_ns;
     struct shc_verdict decided;
     bool there;
-    SHC_TRY(shc_meeting_get_decision(m, m->list, m->generation, &decided, &there));
+    SHC_TRY(shc_rendezvous_get_decision(m, m->list, m->generation, &decided, &there));
     if (there && decided.status != SHC_OK)
-        return shc_meeting_failed(m, &decided);
+        return shc_rendezvous_failed(m, &decided);
     if (there && m->seat->rank == 0)
-        return shc_meeting_lied_to(m, "rank 0 has not made it");
+        return shc_rendezvous_lied_to(m, "rank 0 has not made it");
     if (there)
         return SHC_OK; /* the poll finds it; the others may have ended since */
     SHC_TRY(look_at_ranks(m));
-    return shc_meeting_look_at_clock(m);
+    return shc_rendezvous_look_at_clock(m);
 }

@@ -9,9 +9,9 @@
 size_t shc_record_bytes(const union shc_record *record)
 {
     switch (record->head.kind) {
-    case SHC_RECORD_HELLO:
-        return offsetof(struct shc_hello, ranks) +
-               (size_t)record->hello.world_size * sizeof record->hello.ranks[0];
+    case SHC_RECORD_JOIN:
+        return offsetof(struct shc_join, ranks) +
+               (size_t)record->join.world_size * sizeof record->join.ranks[0];
     case SHC_RECORD_OFFER:
         return sizeof record->invitation;
     default:
@@ -99,19 +99,19 @@ static bool is_process(const struct shc_os_process *process)
     return process->pid > 0;
 }
 
-static const char *check_hello(const struct shc_hello *hello, const struct shc_record_wish *wish)
+static const char *check_join(const struct shc_join *join, const struct shc_record_wish *wish)
 {
-    if (!is_process(&hello->process))
+    if (!is_process(&join->process))
         return "it names no process";
-    if (hello->head.generation < 1 || hello->head.generation > SHC_RECORD_GENERATIONS)
+    if (join->head.generation < 1 || join->head.generation > SHC_RECORD_GENERATIONS)
         return "its generation is out of range";
-    for (int i = 0; i < hello->world_size; i++)
-        if (hello->ranks[i] < 0)
+    for (int i = 0; i < join->world_size; i++)
+        if (join->ranks[i] < 0)
             return "its list of members has a negative rank";
-    if (hello->head.list != shc_member_list_hash(hello->ranks, hello->world_size))
+    if (join->head.list != shc_member_list_hash(join->ranks, join->world_size))
         return "its list of members is not the one that it was made with";
-    if (hello->head.rank < 0 || hello->head.rank >= hello->world_size ||
-        hello->ranks[hello->head.rank] != wish->head.rank)
+    if (join->head.rank < 0 || join->head.rank >= join->world_size ||
+        join->ranks[join->head.rank] != wish->head.rank)
         return "it is another rank's";
     return NULL;
 }
@@ -148,7 +148,7 @@ static const char *check_head(const struct shc_record_head *head,
     const struct shc_record_head *wanted = &wish->head;
     if (head->kind != wanted->kind)
         return "it is another kind of value";
-    if (head->kind == SHC_RECORD_HELLO)
+    if (head->kind == SHC_RECORD_JOIN)
         return NULL;
     if (head->list != wanted->list)
         return "it is a group's of other members";
@@ -163,9 +163,9 @@ static const char *check_head(const struct shc_record_head *head,
 /* The whole of it: a record is exactly as long as its kind and its list need. */
 static bool has_length(const union shc_record *record, size_t bytes)
 {
-    if (record->head.kind == SHC_RECORD_HELLO &&
-        (bytes < offsetof(struct shc_hello, ranks) || record->hello.world_size < 1 ||
-         record->hello.world_size > SHC_MAX_WORLD))
+    if (record->head.kind == SHC_RECORD_JOIN &&
+        (bytes < offsetof(struct shc_join, ranks) || record->join.world_size < 1 ||
+         record->join.world_size > SHC_MAX_WORLD))
         return false;
     return bytes == shc_record_bytes(record);
 }
@@ -189,8 +189,8 @@ const char *shc_record_read(const struct shc_record_wish *wish, const void *valu
     if (why)
         return why;
     switch (record->head.kind) {
-    case SHC_RECORD_HELLO:
-        return check_hello(&record->hello, wish);
+    case SHC_RECORD_JOIN:
+        return check_join(&record->join, wish);
     case SHC_RECORD_OFFER:
         return check_name(&record->invitation.name, wish);
     default:

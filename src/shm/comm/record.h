@@ -12,7 +12,7 @@
 #define SHC_RECORD_GENERATIONS (INT64_C(1) << 40) /* more than any list can have */
 
 enum shc_record_kind {
-    SHC_RECORD_HELLO = 1,
+    SHC_RECORD_JOIN = 1,
     SHC_RECORD_OFFER,
     SHC_RECORD_VERDICT,
     SHC_RECORD_KINDS
@@ -30,7 +30,7 @@ struct shc_record_head {
 };
 
 /* Which rank this is, and with which members it makes the group. Stored without the unused end of `ranks`. */
-struct shc_hello {
+struct shc_join {
     struct shc_record_head head;
     struct shc_os_process process;
     uint64_t life; /* shc_process_life() */
@@ -52,7 +52,7 @@ struct shc_verdict { /* of a rank on an attempt; without an attempt: the decisio
 
 union shc_record {
     struct shc_record_head head;
-    struct shc_hello hello;
+    struct shc_join join;
     struct shc_invitation invitation;
     struct shc_verdict verdict;
 };

@@ -93,7 +93,7 @@ struct shc_arena {
      * same for all ranks. */
     struct shc_arena_places shouted;
     uint64_t swapped_epoch;
-    /* The last operation in which this rank stored something here that others read after its meeting, also
+    /* The last operation in which this rank stored something here that others read after its rendezvous, also
      * if all its pieces were empty. */
     uint64_t stored_epoch;
     bool tried; /* the ranks have agreed on whether it exists */

@@ -10,7 +10,7 @@
  *
  *      0   struct shc_header_shm          W: rank 0, before it publishes the segment's name
  *   1024   struct shc_abort_shm           W: compare-and-swap, once
- *   1152   struct shc_told_shm            W: rank 0, while the group is made
+ *   1152   struct shc_decision_shm            W: rank 0, while the group is made
  *   1280   struct shc_late_shm            W: exchanges by ranks that are about to log
  *   2048   struct shc_member_shm [256]    W: compare-and-swap (life: its rank's keeper and the
  *                                            kernel)
@@ -78,14 +78,14 @@ struct shc_abort_shm {
 
 /* What rank 0 tells the ranks that have a seat in the segment of its attempt. OK follows the store's
  * decision; LOOK may come before the news. */
-enum shc_told {
-    SHC_TOLD_NOTHING = 0,
-    SHC_TOLD_OK,   /* the group is made */
-    SHC_TOLD_LOOK, /* this attempt has ended: look at the store now and then */
+enum shc_decision {
+    SHC_DECISION_NOTHING = 0,
+    SHC_DECISION_OK,   /* the group is made */
+    SHC_DECISION_LOOK, /* this attempt has ended: look at the store now and then */
 };
 
-struct shc_told_shm {
-    shc_a32 word; /* enum shc_told */
+struct shc_decision_shm {
+    shc_a32 word; /* enum shc_decision */
 };
 
 /*
@@ -303,7 +303,7 @@ struct shc_cma_shm {
 #define SHC_RELAY_BYTES      32768
 
 #define SHC_ABORT_OFFSET    1024
-#define SHC_TOLD_OFFSET     1152
+#define SHC_DECISION_OFFSET 1152
 #define SHC_LATE_OFFSET     1280
 #define SHC_MEMBERS_OFFSET  2048
 #define SHC_BLOCKS_OFFSET   4096
@@ -327,8 +327,8 @@ struct shc_cma_shm {
 
 SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 272, "header");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET, "header before abort");
-SHC_LAYOUT_ASSERT(SHC_ABORT_OFFSET + SHC_LINE_BYTES <= SHC_TOLD_OFFSET &&
-                      SHC_TOLD_OFFSET + SHC_LINE_BYTES <= SHC_LATE_OFFSET &&
+SHC_LAYOUT_ASSERT(SHC_ABORT_OFFSET + SHC_LINE_BYTES <= SHC_DECISION_OFFSET &&
+                      SHC_DECISION_OFFSET + SHC_LINE_BYTES <= SHC_LATE_OFFSET &&
                       SHC_LATE_OFFSET + SHC_LINE_BYTES <= SHC_MEMBERS_OFFSET,
                   "told and late have their own lines");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_member_shm) == 8, "member");

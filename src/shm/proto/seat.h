@@ -111,9 +111,9 @@ SHC_INLINE struct shc_abort_shm *shc_seat_abort(const struct shc_seat *seat)
     return (struct shc_abort_shm *)(void *)(seat->segment.base + SHC_ABORT_OFFSET);
 }
 
-SHC_INLINE struct shc_told_shm *shc_seat_told(const struct shc_seat *seat)
+SHC_INLINE struct shc_decision_shm *shc_seat_decision(const struct shc_seat *seat)
 {
-    return (struct shc_told_shm *)(void *)(seat->segment.base + SHC_TOLD_OFFSET);
+    return (struct shc_decision_shm *)(void *)(seat->segment.base + SHC_DECISION_OFFSET);
 }
 
 SHC_INLINE struct shc_late_shm *shc_seat_late(const struct shc_seat *seat)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "shm/comm/meeting.h"
+#include "shm/comm/rendezvous.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,51 +9,54 @@
 
 /* ---- keys ---- */
 
-static void key_of_hello(const struct shc_meeting *m, int rank, char key[SHC_MEETING_KEY_BYTES])
+static void key_of_join(const struct shc_rendezvous *m, int rank,
+                        char key[SHC_RENDEZVOUS_KEY_BYTES])
 {
-    snprintf(key, SHC_MEETING_KEY_BYTES, "h/%d", (int)m->members[rank]);
+    snprintf(key, SHC_RENDEZVOUS_KEY_BYTES, "h/%d", (int)m->members[rank]);
 }
 
-static void key_of_counter(const struct shc_meeting *m, int rank, char key[SHC_MEETING_KEY_BYTES])
+static void key_of_counter(const struct shc_rendezvous *m, int rank,
+                           char key[SHC_RENDEZVOUS_KEY_BYTES])
 {
-    snprintf(key, SHC_MEETING_KEY_BYTES, "%016llx/n/%d", (unsigned long long)m->list,
+    snprintf(key, SHC_RENDEZVOUS_KEY_BYTES, "%016llx/n/%d", (unsigned long long)m->list,
              (int)m->members[rank]);
 }
 
-static void key_of_attempt(const struct shc_meeting *m, int attempt, const char *what, int rank,
-                           char key[SHC_MEETING_KEY_BYTES])
+static void key_of_attempt(const struct shc_rendezvous *m, int attempt, const char *what, int rank,
+                           char key[SHC_RENDEZVOUS_KEY_BYTES])
 {
-    int used = snprintf(key, SHC_MEETING_KEY_BYTES, "%016llx/%lld/%d/%s",
+    int used = snprintf(key, SHC_RENDEZVOUS_KEY_BYTES, "%016llx/%lld/%d/%s",
                         (unsigned long long)m->list, (long long)m->generation, attempt, what);
     if (rank >= 0)
-        snprintf(key + used, SHC_MEETING_KEY_BYTES - (size_t)used, "/%d", rank);
+        snprintf(key + used, SHC_RENDEZVOUS_KEY_BYTES - (size_t)used, "/%d", rank);
 }
 
-static void key_of_decision(uint64_t list, int64_t generation, char key[SHC_MEETING_KEY_BYTES])
+static void key_of_decision(uint64_t list, int64_t generation, char key[SHC_RENDEZVOUS_KEY_BYTES])
 {
-    snprintf(key, SHC_MEETING_KEY_BYTES, "%016llx/%lld/d", (unsigned long long)list,
+    snprintf(key, SHC_RENDEZVOUS_KEY_BYTES, "%016llx/%lld/d", (unsigned long long)list,
              (long long)generation);
 }
 
-static void key_of_outsider(const struct shc_meeting *m, int rank, char key[SHC_MEETING_KEY_BYTES])
+static void key_of_outsider(const struct shc_rendezvous *m, int rank,
+                            char key[SHC_RENDEZVOUS_KEY_BYTES])
 {
-    snprintf(key, SHC_MEETING_KEY_BYTES, "%s%d", m->config->outsider_prefix, rank);
+    snprintf(key, SHC_RENDEZVOUS_KEY_BYTES, "%s%d", m->config->outsider_prefix, rank);
 }
 
 /* ---- calls of the store ---- */
 
 /* A server that has died cannot be asked who it was: any rank that has died is named. */
-static enum shc_status store_failed(const struct shc_meeting *m, int error, const char *call)
+static enum shc_status store_failed(const struct shc_rendezvous *m, int error, const char *call)
 {
     char store[256], who[96], dead[128] = "";
-    shc_meeting_store_text(m, store, sizeof store);
+    shc_rendezvous_store_text(m, store, sizeof store);
     if (shc_process_find_dead(who, sizeof who))
         snprintf(dead, sizeof dead, ", and %s has died or ended", who);
     return shc_fail_errno(SHC_ERR_STORE, error, "%s: the %s of the store%s failed%s",
                           shc_seat_member_name(m->seat, m->seat->rank).text, call, store, dead);
 }
 
-static struct shc_store_call *new_call(struct shc_meeting *m, enum shc_store_kind kind)
+static struct shc_store_call *new_call(struct shc_rendezvous *m, enum shc_store_kind kind)
 {
     struct shc_store_call *call = m->thread ? shc_store_thread_next(m->thread) : &m->own;
     if (call)
@@ -61,15 +64,15 @@ static struct shc_store_call *new_call(struct shc_meeting *m, enum shc_store_kin
     return call;
 }
 
-static enum shc_status no_answer(const struct shc_meeting *m)
+static enum shc_status no_answer(const struct shc_rendezvous *m)
 {
     char known[256];
-    shc_meeting_store_text(m, known, sizeof known);
+    shc_rendezvous_store_text(m, known, sizeof known);
     return shc_fail(SHC_ERR_STORE, "%s: the store does not answer%s",
                     shc_seat_member_name(m->seat, m->seat->rank).text, known);
 }
 
-static enum shc_status make_call(struct shc_meeting *m, struct shc_store_call *call)
+static enum shc_status make_call(struct shc_rendezvous *m, struct shc_store_call *call)
 {
     if (!m->thread) {
         const uint64_t begun_ns = shc_clock_ns();
@@ -78,20 +81,20 @@ static enum shc_status make_call(struct shc_meeting *m, struct shc_store_call *c
         return SHC_OK;
     }
     shc_store_thread_ask(m->thread);
-    enum shc_status st = shc_meeting_await_answer(m);
+    enum shc_status st = shc_rendezvous_await_answer(m);
     m->silent = st != SHC_OK;
     return st;
 }
 
 /* Begins a call, unless the store is known to be silent. */
-static enum shc_status begin_call(struct shc_meeting *m, enum shc_store_kind kind,
+static enum shc_status begin_call(struct shc_rendezvous *m, enum shc_store_kind kind,
                                   struct shc_store_call **call)
 {
     *call = m->silent ? NULL : new_call(m, kind);
     return *call ? SHC_OK : no_answer(m);
 }
 
-static enum shc_status add(struct shc_meeting *m, int rank, int64_t delta, int64_t *value)
+static enum shc_status add(struct shc_rendezvous *m, int rank, int64_t delta, int64_t *value)
 {
     struct shc_store_call *call;
     SHC_TRY(begin_call(m, SHC_STORE_ADD, &call));
@@ -102,7 +105,8 @@ static enum shc_status add(struct shc_meeting *m, int rank, int64_t delta, int64
     return call->error == 0 ? SHC_OK : store_failed(m, call->error, "add");
 }
 
-static enum shc_status put(struct shc_meeting *m, const char *key, const union shc_record *record)
+static enum shc_status put(struct shc_rendezvous *m, const char *key,
+                           const union shc_record *record)
 {
     struct shc_store_call *call;
     SHC_TRY(begin_call(m, SHC_STORE_SET, &call));
@@ -114,7 +118,7 @@ static enum shc_status put(struct shc_meeting *m, const char *key, const union s
 }
 
 /* Copies what the call has brought, if it is of the kind asked for. */
-static enum shc_status read_answer(struct shc_meeting *m, const struct shc_store_call *call,
+static enum shc_status read_answer(struct shc_rendezvous *m, const struct shc_store_call *call,
                                    const struct shc_record_wish *wish, union shc_record *record)
 {
     bool older = false;
@@ -135,7 +139,7 @@ static enum shc_status read_answer(struct shc_meeting *m, const struct shc_store
                     shc_seat_member_name(m->seat, m->seat->rank).text, call->key, why);
 }
 
-static enum shc_status get(struct shc_meeting *m, const char *key,
+static enum shc_status get(struct shc_rendezvous *m, const char *key,
                            const struct shc_record_wish *wish, union shc_record *record,
                            bool *there)
 {
@@ -153,7 +157,7 @@ static enum shc_status get(struct shc_meeting *m, const char *key,
 
 /* ---- records ---- */
 
-static struct shc_record_head head_of(const struct shc_meeting *m, enum shc_record_kind kind,
+static struct shc_record_head head_of(const struct shc_rendezvous *m, enum shc_record_kind kind,
                                       int attempt)
 {
     return (struct shc_record_head){
@@ -167,7 +171,7 @@ static struct shc_record_head head_of(const struct shc_meeting *m, enum shc_reco
     };
 }
 
-static struct shc_record_wish wish_for(const struct shc_meeting *m, enum shc_record_kind kind,
+static struct shc_record_wish wish_for(const struct shc_rendezvous *m, enum shc_record_kind kind,
                                        int attempt, int rank)
 {
     struct shc_record_wish wish = {
@@ -178,37 +182,37 @@ static struct shc_record_wish wish_for(const struct shc_meeting *m, enum shc_rec
     return wish;
 }
 
-enum shc_status shc_meeting_get_hello(struct shc_meeting *m, int rank, struct shc_hello *hello,
-                                      bool *there)
+enum shc_status shc_rendezvous_get_join(struct shc_rendezvous *m, int rank, struct shc_join *join,
+                                        bool *there)
 {
-    char key[SHC_MEETING_KEY_BYTES];
+    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record;
-    struct shc_record_wish wish = wish_for(m, SHC_RECORD_HELLO, 0, m->members[rank]);
-    key_of_hello(m, rank, key);
+    struct shc_record_wish wish = wish_for(m, SHC_RECORD_JOIN, 0, m->members[rank]);
+    key_of_join(m, rank, key);
     SHC_TRY(get(m, key, &wish, &record, there));
     if (*there)
-        *hello = record.hello;
+        *join = record.join;
     return SHC_OK;
 }
 
-static enum shc_status say_hello(struct shc_meeting *m)
+static enum shc_status put_join(struct shc_rendezvous *m)
 {
-    char key[SHC_MEETING_KEY_BYTES];
-    union shc_record record = {.hello = {
-                                   .head = head_of(m, SHC_RECORD_HELLO, 0),
+    char key[SHC_RENDEZVOUS_KEY_BYTES];
+    union shc_record record = {.join = {
+                                   .head = head_of(m, SHC_RECORD_JOIN, 0),
                                    .process = m->seat->self,
                                    .life = m->life,
                                    .world_size = m->seat->world_size,
                                }};
-    memcpy(record.hello.ranks, m->members, sizeof record.hello.ranks);
-    key_of_hello(m, m->seat->rank, key);
+    memcpy(record.join.ranks, m->members, sizeof record.join.ranks);
+    key_of_join(m, m->seat->rank, key);
     return put(m, key, &record);
 }
 
-enum shc_status shc_meeting_get_offer(struct shc_meeting *m, int attempt,
-                                      struct shc_segment_name *name, bool *there)
+enum shc_status shc_rendezvous_get_offer(struct shc_rendezvous *m, int attempt,
+                                         struct shc_segment_name *name, bool *there)
 {
-    char key[SHC_MEETING_KEY_BYTES];
+    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record;
     struct shc_record_wish wish = wish_for(m, SHC_RECORD_OFFER, attempt, 0);
     key_of_attempt(m, attempt, "o", -1, key);
@@ -218,10 +222,10 @@ enum shc_status shc_meeting_get_offer(struct shc_meeting *m, int attempt,
     return SHC_OK;
 }
 
-enum shc_status shc_meeting_put_offer(struct shc_meeting *m, int attempt,
-                                      const struct shc_segment_name *name)
+enum shc_status shc_rendezvous_put_offer(struct shc_rendezvous *m, int attempt,
+                                         const struct shc_segment_name *name)
 {
-    char key[SHC_MEETING_KEY_BYTES];
+    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record = {
         .invitation = {.head = head_of(m, SHC_RECORD_OFFER, attempt), .name = *name}};
     key_of_attempt(m, attempt, "o", -1, key);
@@ -243,10 +247,10 @@ static struct shc_verdict readable(const struct shc_verdict *verdict)
     return copy;
 }
 
-enum shc_status shc_meeting_get_verdict(struct shc_meeting *m, int attempt, int rank,
-                                        struct shc_verdict *verdict, bool *there)
+enum shc_status shc_rendezvous_get_verdict(struct shc_rendezvous *m, int attempt, int rank,
+                                           struct shc_verdict *verdict, bool *there)
 {
-    char key[SHC_MEETING_KEY_BYTES];
+    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record;
     struct shc_record_wish wish = wish_for(m, SHC_RECORD_VERDICT, attempt, rank);
     key_of_attempt(m, attempt, "v", rank, key);
@@ -256,10 +260,10 @@ enum shc_status shc_meeting_get_verdict(struct shc_meeting *m, int attempt, int 
     return SHC_OK;
 }
 
-enum shc_status shc_meeting_put_verdict(struct shc_meeting *m, int attempt, enum shc_status status,
-                                        const char *text)
+enum shc_status shc_rendezvous_put_verdict(struct shc_rendezvous *m, int attempt,
+                                           enum shc_status status, const char *text)
 {
-    char key[SHC_MEETING_KEY_BYTES];
+    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record = {.verdict = shc_verdict_of(status, text)};
     record.head = head_of(m, SHC_RECORD_VERDICT, attempt);
     record.verdict.pid = m->seat->self.pid;
@@ -267,7 +271,7 @@ enum shc_status shc_meeting_put_verdict(struct shc_meeting *m, int attempt, enum
     return put(m, key, &record);
 }
 
-static bool is_there(struct shc_meeting *m, const char *key)
+static bool is_there(struct shc_rendezvous *m, const char *key)
 {
     struct shc_store_call *call = m->silent ? NULL : new_call(m, SHC_STORE_CHECK);
     if (!call)
@@ -276,23 +280,23 @@ static bool is_there(struct shc_meeting *m, const char *key)
     return make_call(m, call) == SHC_OK && call->error == 0;
 }
 
-bool shc_meeting_has_verdict(struct shc_meeting *m, int attempt, int rank)
+bool shc_rendezvous_has_verdict(struct shc_rendezvous *m, int attempt, int rank)
 {
-    char key[SHC_MEETING_KEY_BYTES];
+    char key[SHC_RENDEZVOUS_KEY_BYTES];
     key_of_attempt(m, attempt, "v", rank, key);
     return is_there(m, key);
 }
 
-bool shc_meeting_is_outside(struct shc_meeting *m, int rank)
+bool shc_rendezvous_is_outside(struct shc_rendezvous *m, int rank)
 {
-    char key[SHC_MEETING_KEY_BYTES];
+    char key[SHC_RENDEZVOUS_KEY_BYTES];
     key_of_outsider(m, rank, key);
     return is_there(m, key);
 }
 
 /* ---- the decision ---- */
 
-static struct shc_record_wish wish_for_decision(const struct shc_meeting *m, uint64_t list,
+static struct shc_record_wish wish_for_decision(const struct shc_rendezvous *m, uint64_t list,
                                                 int64_t generation)
 {
     struct shc_record_wish wish = wish_for(m, SHC_RECORD_VERDICT, 0, -1);
@@ -301,10 +305,11 @@ static struct shc_record_wish wish_for_decision(const struct shc_meeting *m, uin
     return wish;
 }
 
-enum shc_status shc_meeting_get_decision(struct shc_meeting *m, uint64_t list, int64_t generation,
-                                         struct shc_verdict *decided, bool *there)
+enum shc_status shc_rendezvous_get_decision(struct shc_rendezvous *m, uint64_t list,
+                                            int64_t generation, struct shc_verdict *decided,
+                                            bool *there)
 {
-    char key[SHC_MEETING_KEY_BYTES];
+    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record;
     struct shc_record_wish wish = wish_for_decision(m, list, generation);
     key_of_decision(list, generation, key);
@@ -314,7 +319,7 @@ enum shc_status shc_meeting_get_decision(struct shc_meeting *m, uint64_t list, i
     return SHC_OK;
 }
 
-static void fill_decision(const struct shc_meeting *m, uint64_t list, int64_t generation,
+static void fill_decision(const struct shc_rendezvous *m, uint64_t list, int64_t generation,
                           const struct shc_verdict *wish, struct shc_store_call *call)
 {
     union shc_record record = {.verdict = *wish};
@@ -327,8 +332,9 @@ static void fill_decision(const struct shc_meeting *m, uint64_t list, int64_t ge
     memcpy(call->value, &record, call->bytes);
 }
 
-enum shc_status shc_meeting_decide_for(struct shc_meeting *m, uint64_t list, int64_t generation,
-                                       const struct shc_verdict *wish, struct shc_verdict *decided)
+enum shc_status shc_rendezvous_decide_for(struct shc_rendezvous *m, uint64_t list,
+                                          int64_t generation, const struct shc_verdict *wish,
+                                          struct shc_verdict *decided)
 {
     struct shc_store_call *call;
     union shc_record record;
@@ -343,14 +349,14 @@ enum shc_status shc_meeting_decide_for(struct shc_meeting *m, uint64_t list, int
     return SHC_OK;
 }
 
-enum shc_status shc_meeting_decide(struct shc_meeting *m, const struct shc_verdict *wish,
-                                   struct shc_verdict *decided)
+enum shc_status shc_rendezvous_decide(struct shc_rendezvous *m, const struct shc_verdict *wish,
+                                      struct shc_verdict *decided)
 {
-    return shc_meeting_decide_for(m, m->list, m->generation, wish, decided);
+    return shc_rendezvous_decide_for(m, m->list, m->generation, wish, decided);
 }
 
 /* A silent store gets the decision when it goes on; this rank does not wait for that. */
-static void leave_decision(struct shc_meeting *m, const struct shc_verdict *wish)
+static void leave_decision(struct shc_rendezvous *m, const struct shc_verdict *wish)
 {
     struct shc_store_call *call = m->thread ? new_call(m, SHC_STORE_PUT_FIRST) : NULL;
     if (!call)
@@ -359,19 +365,19 @@ static void leave_decision(struct shc_meeting *m, const struct shc_verdict *wish
     shc_store_thread_ask(m->thread);
 }
 
-enum shc_status shc_meeting_give_up(struct shc_meeting *m, enum shc_status status)
+enum shc_status shc_rendezvous_give_up(struct shc_rendezvous *m, enum shc_status status)
 {
     char text[SHC_ERROR_TEXT_BYTES];
     snprintf(text, sizeof text, "%s", shc_error_text());
     struct shc_verdict wish = shc_verdict_of(status, text), decided;
-    if (shc_meeting_is_told(m) && status != SHC_ERR_INTERRUPTED)
+    if (shc_rendezvous_is_told(m) && status != SHC_ERR_INTERRUPTED)
         return SHC_OK;
     if (m->silent) {
         leave_decision(m, &wish);
         return shc_fail(status, "%s", text);
     }
     m->grace_ns = shc_clock_ns() + FAREWELL_NS;
-    if (shc_meeting_decide(m, &wish, &decided) !=
+    if (shc_rendezvous_decide(m, &wish, &decided) !=
         SHC_OK) /* the store is gone: no rank can be told */
         return shc_fail(status, "%s", text);
     if (decided.status == SHC_OK && m->seated && status != SHC_ERR_INTERRUPTED)
@@ -379,26 +385,26 @@ enum shc_status shc_meeting_give_up(struct shc_meeting *m, enum shc_status statu
     /* A rank that is dead now may have given up before it ended: then the decision says why. */
     if (decided.status != SHC_OK && status == SHC_ERR_PEER_DEAD &&
         strcmp(decided.text, wish.text) != 0)
-        return shc_meeting_failed(m, &decided);
+        return shc_rendezvous_failed(m, &decided);
     return shc_fail(status, "%s", text);
 }
 
 /* Another process is rank 0 and has ended this process's generation, to begin a later one. Ends
  * that later one, too. */
-static enum shc_status fail_as_two(struct shc_meeting *m, const struct shc_verdict *decided)
+static enum shc_status fail_as_two(struct shc_rendezvous *m, const struct shc_verdict *decided)
 {
     struct shc_verdict wish, stands;
     char text[SHC_RECORD_TEXT_BYTES];
     int64_t latest = 0;
-    shc_meeting_two_text(m, decided->pid, text, sizeof text);
+    shc_rendezvous_two_text(m, decided->pid, text, sizeof text);
     wish = shc_verdict_of(SHC_ERR_MISMATCH, text);
     SHC_TRY(add(m, 0, 0, &latest));
     if (latest > m->generation)
-        SHC_TRY(shc_meeting_decide_for(m, m->list, latest, &wish, &stands));
+        SHC_TRY(shc_rendezvous_decide_for(m, m->list, latest, &wish, &stands));
     return shc_fail(SHC_ERR_MISMATCH, "%s", text);
 }
 
-enum shc_status shc_meeting_failed(struct shc_meeting *m, const struct shc_verdict *decided)
+enum shc_status shc_rendezvous_failed(struct shc_rendezvous *m, const struct shc_verdict *decided)
 {
     /* The decision is as end_generation_before() writes it, but another process wrote it. */
     if (m->seat->rank == 0 && m->greeted && decided->status == SHC_ERR_ABORTED &&
@@ -408,7 +414,7 @@ enum shc_status shc_meeting_failed(struct shc_meeting *m, const struct shc_verdi
                     shc_seat_member_name(m->seat, m->seat->rank).text, decided->text);
 }
 
-enum shc_status shc_meeting_lied_to(const struct shc_meeting *m, const char *what)
+enum shc_status shc_rendezvous_lied_to(const struct shc_rendezvous *m, const char *what)
 {
     return shc_fail(SHC_ERR_STORE,
                     "%s: the store says that the group is made, but %s: its decision "
@@ -419,7 +425,7 @@ enum shc_status shc_meeting_lied_to(const struct shc_meeting *m, const char *wha
 /* ---- generations ---- */
 
 /* Has another rank begun a generation after this one? */
-static enum shc_status look_for_later(struct shc_meeting *m, bool *later)
+static enum shc_status look_for_later(struct shc_rendezvous *m, bool *later)
 {
     *later = false;
     for (int rank = 0; rank < m->seat->world_size && !*later; rank++) {
@@ -430,7 +436,7 @@ static enum shc_status look_for_later(struct shc_meeting *m, bool *later)
     return SHC_OK;
 }
 
-static enum shc_status count_up(struct shc_meeting *m)
+static enum shc_status count_up(struct shc_rendezvous *m)
 {
     int64_t next = 0;
     SHC_TRY(add(m, m->seat->rank, 1, &next));
@@ -447,60 +453,60 @@ static enum shc_status count_up(struct shc_meeting *m)
 /* The n-th call of a rank belongs to the n-th generation. If that generation has failed without
  * this rank, so has this call. Exception: if other ranks are further on, that generation is of an
  * earlier life. */
-static enum shc_status take_generation(struct shc_meeting *m)
+static enum shc_status take_generation(struct shc_rendezvous *m)
 {
     for (;;) {
         struct shc_verdict decided;
         bool there, later;
         SHC_TRY(count_up(m));
-        SHC_TRY(shc_meeting_get_decision(m, m->list, m->generation, &decided, &there));
+        SHC_TRY(shc_rendezvous_get_decision(m, m->list, m->generation, &decided, &there));
         if (!there)
             return SHC_OK;
         SHC_TRY(look_for_later(m, &later));
         if (decided.status != SHC_OK && !later)
-            return shc_meeting_failed(m, &decided);
-        SHC_TRY(shc_meeting_look_at_clock(m));
+            return shc_rendezvous_failed(m, &decided);
+        SHC_TRY(shc_rendezvous_look_at_clock(m));
     }
 }
 
 /* Rank 0: ranks that still sit in the generation before would wait for a rank 0 that has gone on. */
-static enum shc_status end_generation_before(struct shc_meeting *m)
+static enum shc_status end_generation_before(struct shc_rendezvous *m)
 {
     char text[64];
     snprintf(text, sizeof text, "rank 0 (pid %d) has begun again", (int)m->seat->self.pid);
     struct shc_verdict decided, wish = shc_verdict_of(SHC_ERR_ABORTED, text);
-    return shc_meeting_decide_for(m, m->list, m->generation - 1, &wish, &decided);
+    return shc_rendezvous_decide_for(m, m->list, m->generation - 1, &wish, &decided);
 }
 
-enum shc_status shc_meeting_begin(struct shc_meeting *m)
+enum shc_status shc_rendezvous_begin(struct shc_rendezvous *m)
 {
     SHC_TRY(take_generation(m));
     if (m->generation > 1) {
-        SHC_TRY(shc_meeting_look_for_rival(m));
+        SHC_TRY(shc_rendezvous_look_for_rival(m));
         if (m->seat->rank == 0)
             SHC_TRY(end_generation_before(m));
     }
     /* This rank's own key is of an earlier group, and so are the others' then. */
-    m->outsiders = m->config->outsider_prefix && !shc_meeting_is_outside(m, m->seat->rank);
+    m->outsiders = m->config->outsider_prefix && !shc_rendezvous_is_outside(m, m->seat->rank);
     m->greeted = true;
-    return say_hello(m);
+    return put_join(m);
 }
 
-enum shc_status shc_meeting_refuse(struct shc_meeting *m, enum shc_status status)
+enum shc_status shc_rendezvous_refuse(struct shc_rendezvous *m, enum shc_status status)
 {
     char text[SHC_RECORD_TEXT_BYTES];
     snprintf(text, sizeof text, "%s: %.380s", shc_seat_rank_name(m->seat, m->seat->rank).text,
              shc_error_text());
     bool begun = take_generation(m) == SHC_OK;
     enum shc_status recorded = shc_fail(status, "%s", text);
-    return begun ? shc_meeting_give_up(m, recorded) : recorded;
+    return begun ? shc_rendezvous_give_up(m, recorded) : recorded;
 }
 
-void shc_meeting_init(struct shc_meeting *m, struct shc_seat *seat,
-                      const struct shc_comm_config *config, uint64_t timeout_ns)
+void shc_rendezvous_init(struct shc_rendezvous *m, struct shc_seat *seat,
+                         const struct shc_comm_config *config, uint64_t timeout_ns)
 {
     uint64_t now_ns = shc_clock_ns();
-    *m = (struct shc_meeting){
+    *m = (struct shc_rendezvous){
         .seat = seat,
         .config = config,
         .looked_ns = now_ns,
@@ -516,7 +522,7 @@ void shc_meeting_init(struct shc_meeting *m, struct shc_seat *seat,
     }
 }
 
-void shc_meeting_fini(struct shc_meeting *m)
+void shc_rendezvous_fini(struct shc_rendezvous *m)
 {
     shc_store_thread_end(m->thread);
     m->thread = NULL;
