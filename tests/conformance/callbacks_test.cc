@@ -413,7 +413,7 @@ TEST(Callbacks, ComeAlsoWhereTheLockOfMessagesIsKeptWhileTheGroupIsClosed)
             answer.start(rank);
             ASSERT_TRUE(shc_request_notify(answer.request));
             std::atomic<int> step{0};
-            std::thread keeper([&] {
+            std::thread liveness([&] {
                 shc_p2p_lock(&rank.comm->p2p);
                 for (step = 1; step == 1;)
                     shc_os_sleep_ns(SHC_NS_PER_MS);
@@ -427,7 +427,7 @@ TEST(Callbacks, ComeAlsoWhereTheLockOfMessagesIsKeptWhileTheGroupIsClosed)
             EXPECT_EQ(shc_request_wait(answer.request, 10 * SHC_NS_PER_S), SHC_ERR_CLOSED)
                 << error_text();
             EXPECT_EQ(answer.times, 1);
-            keeper.join();
+            liveness.join();
             shc_request_release(answer.request);
             over = true;
         });

@@ -522,7 +522,7 @@ TEST(P2pClose, EndsWhatPendsAlsoWhereTheLockIsKept)
         awaited.start(rank);
         other.start(rank);
         std::atomic<int> step{0};
-        std::thread keeper([&] {
+        std::thread liveness([&] {
             while (shc_p2p_waiters(p2p) == 0)
                 shc_os_thread_yield();
             shc_p2p_lock(p2p);
@@ -546,7 +546,7 @@ TEST(P2pClose, EndsWhatPendsAlsoWhereTheLockIsKept)
             shc_os_sleep_ns(SHC_NS_PER_MS);
         EXPECT_EQ(status, SHC_ERR_CLOSED);
         EXPECT_LT(shc_clock_ns() - begun_ns, 10 * SHC_NS_PER_S);
-        keeper.join();
+        liveness.join();
         Message late(SHC_SEND, 0, 1, 3, 8);
         EXPECT_EQ(shc_run(rank.comm, &late.op), SHC_ERR_CLOSED);
         *over = true;

@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 extern "C" {
-#include "shm/proto/keeper.h"
+#include "shm/proto/liveness.h"
 #include "shm/proto/member.h"
 }
 
@@ -237,17 +237,17 @@ TEST(Death, MarksTheWordOfEachOfFiveThousandGroups)
     const pid_t pid = fork();
     ASSERT_GE(pid, 0);
     if (pid == 0) {
-        shc_keeper *first;
-        std::vector<shc_keeper *> keepers;
-        if (shc_keeper_start(&first) != SHC_OK || !shc_keeper_marks(first))
+        shc_liveness *first;
+        std::vector<shc_liveness *> liveness_threads;
+        if (shc_liveness_start(&first) != SHC_OK || !shc_liveness_marks(first))
             _exit(1);
         for (shc_a32 *word : words)
-            keepers.push_back(shc_keeper_link(first, word));
+            liveness_threads.push_back(shc_liveness_link(first, word));
         for (size_t i = 0; i < words.size(); i += 2)
-            shc_keeper_unlink(keepers[i], words[i]);
+            shc_liveness_unlink(liveness_threads[i], words[i]);
         for (size_t i = 0; i < words.size(); i += 2)
-            shc_keeper_link(keepers[i], words[i]);
-        shc_keeper_unlink(keepers[1], words[1]);
+            shc_liveness_link(liveness_threads[i], words[i]);
+        shc_liveness_unlink(liveness_threads[1], words[1]);
         kill(getpid(), SIGKILL);
     }
     int status = 0;

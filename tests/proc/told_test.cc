@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 extern "C" {
-#include "shm/proto/keeper.h"
+#include "shm/proto/liveness.h"
 #include "shm/proto/member.h"
 }
 
@@ -128,7 +128,8 @@ TEST_P(Told, ElsewhereWhileTheLifeWordIsSilent)
         shc_comm *other = nullptr;
         ASSERT_EQ(rank.make_group(&other, "other"), SHC_OK) << error_text();
         if (rank.rank == victim) {
-            shc_keeper_unlink(rank.comm->keeper, &shc_seat_member(&rank.comm->seat, victim)->life);
+            shc_liveness_unlink(rank.comm->liveness,
+                                &shc_seat_member(&rank.comm->seat, victim)->life);
             die();
         }
         if (rank.rank == told) {
@@ -257,7 +258,7 @@ TEST(ToldCalls, ThatDifferAreNotTheFaultWhereNoLifeWordShowsTheDeath)
         ASSERT_EQ(rank.make_group(&other, "other"), SHC_OK) << error_text();
         const std::string who = name_of(rank.comm, 0);
         if (rank.rank == 0) {
-            shc_keeper_unlink(rank.comm->keeper, &shc_seat_member(&rank.comm->seat, 0)->life);
+            shc_liveness_unlink(rank.comm->liveness, &shc_seat_member(&rank.comm->seat, 0)->life);
             die();
         }
         if (rank.rank == 2) { // told by the other group, it takes another path

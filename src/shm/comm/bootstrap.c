@@ -124,7 +124,7 @@ static enum shc_status take_seat(struct arrival *a)
                           shc_progress_value(a->comm->epoch, 0));
     shc_member_finish(seat, a->comm->epoch);
     struct shc_member_shm *member = shc_seat_member(seat, rank);
-    a->comm->keeper = shc_keeper_link(a->comm->keeper, &member->life);
+    a->comm->liveness = shc_liveness_link(a->comm->liveness, &member->life);
     /* acq_rel member/state: the identity and the life word, before any rank may look at them. */
     shc_a32_cas_acq_rel(&member->state, SHC_MEMBER_EMPTY, SHC_MEMBER_ALIVE);
     shc_os_futex_wake_all(&member->state, true); /* rank 0 sleeps on it */
@@ -148,7 +148,7 @@ static void leave_seat(struct arrival *a)
         if (seat->rank == 0)
             tell(a, SHC_DECISION_LOOK);
         shc_member_leave(seat); /* in case the others have found the group fine */
-        shc_keeper_unlink(a->comm->keeper, &shc_seat_member(seat, seat->rank)->life);
+        shc_liveness_unlink(a->comm->liveness, &shc_seat_member(seat, seat->rank)->life);
     }
     a->rendezvous.seated = false;
     shc_segment_detach(&a->rendezvous.seat->segment);

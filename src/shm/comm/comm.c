@@ -218,12 +218,12 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
         goto err_free;
     st = fill(comm, config);
     if (st == SHC_OK)
-        st = shc_process_enter(&comm->keeper, &comm->mark, &comm->seat.self);
+        st = shc_process_enter(&comm->liveness, &comm->mark, &comm->seat.self);
     if (st == SHC_OK)
         shc_process_board_begin(comm);
     /* If deaths are not marked at once, a rank that copies could not tell a dead rank from a stranger. */
-    comm->cma =
-        st == SHC_OK && shc_config_get()->cma && !knobs->no_cma && shc_keeper_marks(comm->keeper);
+    comm->cma = st == SHC_OK && shc_config_get()->cma && !knobs->no_cma &&
+                shc_liveness_marks(comm->liveness);
     if (st == SHC_OK)
         st = shc_bootstrap(comm, config, knobs);
     else if (config->world_size > 1)
@@ -422,7 +422,7 @@ static void unmap(struct shc_comm *comm)
     struct shc_member_shm *member = shc_seat_member(&comm->seat, comm->seat.rank);
     pthread_mutex_lock(&comm->mapped_lock);
     comm->mapped = false;
-    shc_keeper_unlink(comm->keeper, &member->life);
+    shc_liveness_unlink(comm->liveness, &member->life);
     shc_arena_fini(&comm->arena);
     shc_segment_detach(&comm->seat.segment);
     pthread_mutex_unlock(&comm->mapped_lock);

@@ -41,7 +41,7 @@ struct shc_comm {
     struct shc_crew crew;
     struct shc_engine engine;
     struct shc_p2p p2p; /* its own lock */
-    struct shc_keeper *keeper;
+    struct shc_liveness *liveness;
     struct shc_process_mark mark;
     shc_a64 timeout_ns;          /* any thread */
     shc_a64 ran;                 /* stored to by the runner: operations of shc_run() */

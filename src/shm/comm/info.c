@@ -187,7 +187,7 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
         comm->arena.made ? comm->arena.segment.bytes : (size_t)0, g->cell_bytes, g->depth,
         g->shout_bytes, comm->seat.patience.spins, comm->seat.patience_engine.spins, parted,
         shc_pool_size(comm->crew.pool), (unsigned long long)shc_pool_jobs(comm->crew.pool),
-        comm->crew.agreed, comm->crew.from, shc_keeper_marks(comm->keeper) ? "yes" : "no",
+        comm->crew.agreed, comm->crew.from, shc_liveness_marks(comm->liveness) ? "yes" : "no",
         shc_isa_name(shc_isa_chosen()), comm->cma ? "on" : "off", (unsigned long long)pulled,
         biased ? "yes" : "no", lock_biased ? "yes" : "no");
     size_t at = shc_min_size((size_t)used, capacity);

@@ -30,8 +30,8 @@ static struct {
     shc_a64 *word; /* on the page that is wiped in a child; else the generation, or REBUILDING */
     pthread_mutex_t lock;
     uint64_t generation;
-    struct shc_keeper *keeper;  /* with it, `self` is known */
-    struct shc_os_process self; /* five files of /proc, read once */
+    struct shc_liveness *liveness; /* with it, `self` is known */
+    struct shc_os_process self;    /* five files of /proc, read once */
     struct shc_board_process board;
     struct shc_pool *pool;
     bool counted; /* the CPUs, to decide how large the pool is */
@@ -57,7 +57,7 @@ static void make_page(void)
 static void forget_parent(void)
 {
     pthread_mutex_init(&process.lock, NULL);
-    process.keeper = NULL;
+    process.liveness = NULL;
     if (process.board.header) /* its memory stays: a group of the parent's names it */
         shc_os_file_close(process.board.fd);
     process.board.header = NULL;
@@ -102,11 +102,11 @@ enum shc_status shc_process_be(struct shc_process_mark *mark)
 /* The lock is held. */
 static enum shc_status enter_locked(void)
 {
-    if (!process.keeper) {
+    if (!process.liveness) {
         int error = shc_os_process_self(&process.self);
         if (error != 0)
             return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot read /proc/self");
-        SHC_TRY(shc_keeper_start(&process.keeper));
+        SHC_TRY(shc_liveness_start(&process.liveness));
         shc_board_process_make(&process.board, &process.self);
         if (shc_config_get()->traceable)
             (void)!shc_os_process_allow_tracing(); /* without Yama there is nothing to allow */
@@ -119,7 +119,7 @@ static enum shc_status enter_locked(void)
     return SHC_OK;
 }
 
-enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process_mark *mark,
+enum shc_status shc_process_enter(struct shc_liveness **liveness, struct shc_process_mark *mark,
                                   struct shc_os_process *self)
 {
     static pthread_once_t file_once = PTHREAD_ONCE_INIT;
@@ -130,7 +130,7 @@ enum shc_status shc_process_enter(struct shc_keeper **keeper, struct shc_process
     pthread_mutex_lock(&process.lock);
     enum shc_status st = enter_locked();
     if (st == SHC_OK) {
-        *keeper = process.keeper;
+        *liveness = process.liveness;
         *self = process.self;
         *mark = (struct shc_process_mark){.word = process.word, .generation = process.generation};
     }
@@ -368,7 +368,7 @@ enum shc_status shc_process_dump(const char *path)
                         "dump: this process has made no group, so there is nothing "
                         "to show");
     pthread_mutex_lock(&process.lock);
-    const bool entered = process.keeper != NULL;
+    const bool entered = process.liveness != NULL;
     const struct shc_board_header_shm *header = process.board.header;
     pthread_mutex_unlock(&process.lock);
     if (!entered)

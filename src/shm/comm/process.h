@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What a process has one of: its keeper, its reduction threads, the list of its groups, the machine's
+ * What a process has one of: its liveness, its reduction threads, the list of its groups, the machine's
  * default limits, and the word that tells a forked child from its parent. Any thread. Never destructed:
  * threads of ours may outlive every destructor.
  *
@@ -13,7 +13,7 @@
 #include "shm/base/status.h"
 #include "shm/coll/select.h"
 #include "shm/exec/pool.h"
-#include "shm/proto/keeper.h"
+#include "shm/proto/liveness.h"
 
 struct shc_comm;
 struct shc_seat;
@@ -24,12 +24,12 @@ struct shc_process_mark {
     uint64_t generation;
 };
 
-/* post: this process has a keeper, and *mark and *self are its own. */
-SHC_NODISCARD enum shc_status shc_process_enter(struct shc_keeper **keeper,
+/* post: this process has a liveness, and *mark and *self are its own. */
+SHC_NODISCARD enum shc_status shc_process_enter(struct shc_liveness **liveness,
                                                 struct shc_process_mark *mark,
                                                 struct shc_os_process *self);
 
-/* The same without a keeper, for what needs no group. */
+/* The same without a liveness, for what needs no group. */
 SHC_NODISCARD enum shc_status shc_process_be(struct shc_process_mark *mark);
 
 /* Is this still the process that made the mark? */

@@ -24,7 +24,7 @@ void shc_cma_tell(struct shc_seat *seat, struct shc_identity *identity)
 /* A thread of the rank's process that lives as long as the process. */
 static int32_t thread_of(const struct shc_seat *seat, int rank)
 {
-    /* acquire life/own <- release in shc_os_robust_link(): the keeper's thread id; 0: it has ended. */
+    /* acquire life/own <- release in shc_os_robust_link(): the liveness's thread id; 0: it has ended. */
     const uint32_t life = shc_a32_load_acquire(&shc_seat_member(seat, rank)->life);
     return (int32_t)(life & SHC_OS_OWNER_MASK);
 }

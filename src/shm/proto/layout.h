@@ -12,7 +12,7 @@
  *   1024   struct shc_abort_shm           W: compare-and-swap, once
  *   1152   struct shc_decision_shm            W: rank 0, while the group is made
  *   1280   struct shc_late_shm            W: exchanges by ranks that are about to log
- *   2048   struct shc_member_shm [256]    W: compare-and-swap (life: its rank's keeper and the
+ *   2048   struct shc_member_shm [256]    W: compare-and-swap (life: its rank's liveness and the
  *                                            kernel)
  *   4096   block of rank 0                W: rank 0
  *   4096 + block_bytes * r  block of rank r, reserved and written by rank r:
@@ -105,7 +105,7 @@ struct shc_late_shm {
  *   LEAVING -> LEFT    any rank that finds the process gone; the rank, if its end takes long, or
  *                      if it closes
  *   ALIVE -> DEAD      any rank that finds the process gone
- * LEFT and DEAD are final. life holds the thread id of the rank's keeper; the kernel adds SHC_OS_OWNER_DIED
+ * LEFT and DEAD are final. life holds the thread id of the rank's liveness; the kernel adds SHC_OS_OWNER_DIED
  * when that thread ends. A rank is dead if its life word says so and its state is still ALIVE.
  */
 enum shc_member_state {
