@@ -152,9 +152,9 @@ void every_operation(Rank &rank, shc_comm *pooled)
         for (const Shape &shape : shapes(rank, root, count)) {
             for (int l = 0; l < static_cast<int>(Layout::kLastKind); l++) {
                 const Layout layout = static_cast<Layout>(l);
-                const uint64_t before = shc_pool_jobs(pooled->crew.pool);
+                const uint64_t before = shc_pool_jobs(pooled->budget.pool);
                 const Result with = result_of(pooled, rank, shape, root, layout);
-                const uint64_t jobs = shc_pool_jobs(pooled->crew.pool) - before;
+                const uint64_t jobs = shc_pool_jobs(pooled->budget.pool) - before;
                 const Result without = result_of(rank.comm, rank, shape, root, layout);
                 ASSERT_TRUE(same_bytes(with, without))
                     << "operation " << shape.kind << ", layout " << l << ", count " << count;
@@ -180,10 +180,10 @@ TEST_P(Pools, ChangeNoByte)
             shc_comm *pooled;
             rank.knobs.threads = kThreads;
             ASSERT_EQ(rank.make_group(&pooled, "pooled"), SHC_OK) << error_text();
-            EXPECT_EQ(rank.comm->crew.pool, nullptr);
-            EXPECT_EQ(rank.comm->crew.agreed, 0);
-            EXPECT_EQ(shc_pool_size(pooled->crew.pool), kThreads);
-            EXPECT_EQ(pooled->crew.agreed, kThreads);
+            EXPECT_EQ(rank.comm->budget.pool, nullptr);
+            EXPECT_EQ(rank.comm->budget.agreed, 0);
+            EXPECT_EQ(shc_pool_size(pooled->budget.pool), kThreads);
+            EXPECT_EQ(pooled->budget.agreed, kThreads);
             every_operation(rank, pooled);
             shc_comm_free(pooled);
         },
@@ -199,8 +199,8 @@ TEST(PoolsOfTwoSizes, AgreeOnTheSmaller)
             const int threads = rank.rank == 0 ? least : least + 1 + rank.rank;
             rank.knobs.threads = threads;
             ASSERT_EQ(rank.make_group(&pooled, "pooled"), SHC_OK) << error_text();
-            EXPECT_EQ(shc_pool_size(pooled->crew.pool), threads);
-            EXPECT_EQ(pooled->crew.agreed, least);
+            EXPECT_EQ(shc_pool_size(pooled->budget.pool), threads);
+            EXPECT_EQ(pooled->budget.agreed, least);
             for (const Shape &shape : shapes(rank, 0, 100003))
                 EXPECT_TRUE(same_bytes(result_of(pooled, rank, shape, 0, Layout::kFlat),
                                        result_of(rank.comm, rank, shape, 0, Layout::kFlat)))
@@ -217,16 +217,16 @@ TEST(AutomaticPools, AreCountedOnce)
         shc_comm *first, *second;
         rank.knobs.threads = SHC_THREADS_AUTO;
         ASSERT_EQ(rank.make_group(&first, "first"), SHC_OK) << error_text();
-        const int threads = shc_pool_size(first->crew.pool);
-        EXPECT_EQ(std::string(first->crew.from).find("auto: "), 0u) << first->crew.from;
-        EXPECT_NE(std::string(first->crew.from).find(" cores for this rank"), std::string::npos);
-        EXPECT_LE(first->crew.agreed, threads);
+        const int threads = shc_pool_size(first->budget.pool);
+        EXPECT_EQ(std::string(first->budget.from).find("auto: "), 0u) << first->budget.from;
+        EXPECT_NE(std::string(first->budget.from).find(" cores for this rank"), std::string::npos);
+        EXPECT_LE(first->budget.agreed, threads);
         EXPECT_LE(threads, SHC_SELECT_MOST_THREADS);
         rank.knobs.threads = threads == 0 ? SHC_THREADS_AUTO : threads + 5;
         ASSERT_EQ(rank.make_group(&second, "second"), SHC_OK) << error_text();
-        EXPECT_EQ(shc_pool_size(second->crew.pool), threads);
+        EXPECT_EQ(shc_pool_size(second->budget.pool), threads);
         if (threads == 0) {
-            EXPECT_STREQ(second->crew.from, "auto: counted by another group");
+            EXPECT_STREQ(second->budget.from, "auto: counted by another group");
         }
         shc_comm_free(second);
         shc_comm_free(first);

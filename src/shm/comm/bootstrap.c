@@ -114,7 +114,7 @@ static enum shc_status take_seat(struct arrival *a)
     struct shc_identity identity = {.process = seat->self, .cpu_quota = shc_os_cpu_quota()};
     if (shc_os_cpus_allowed(&identity.cpus) != 0)
         memset(&identity.cpus, 0, sizeof identity.cpus);
-    shc_crew_tell(&a->comm->crew, &identity);
+    shc_thread_budget_tell(&a->comm->budget, &identity);
     shc_cma_tell(seat, &identity);
     shc_seat_identity_shm(seat, rank)->said = identity;
     a->comm->epoch = SHC_READ_ONCE(shc_seat_header(seat)->first_epoch);

@@ -212,7 +212,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     if (!comm)
         return shc_fail(SHC_ERR_NOMEM, "no memory for a group");
     memset(comm, 0, sizeof *comm);
-    comm->crew.wish = knobs->threads ? knobs->threads : shc_config_get()->threads;
+    comm->budget.wish = knobs->threads ? knobs->threads : shc_config_get()->threads;
     enum shc_status st = shc_engine_init(&comm->engine);
     if (st != SHC_OK)
         goto err_free;
@@ -230,8 +230,8 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
         st = shc_bootstrap_refuse(comm, config, st);
     if (st != SHC_OK)
         goto err_fini;
-    shc_crew_muster(&comm->crew, &comm->seat);
-    shc_select_settle(&comm->tuning, config->world_size, comm->crew.agreed,
+    shc_thread_budget_muster(&comm->budget, &comm->seat);
+    shc_select_settle(&comm->tuning, config->world_size, comm->budget.agreed,
                       !knobs->roomy && config->world_size > usable_cpus(&comm->seat));
     init_arena(comm);
     set_patience(&comm->seat);

@@ -11,10 +11,10 @@
 
 #include "shm/coll/coll.h"
 #include "shm/coll/tuning.h"
-#include "shm/comm/crew.h"
 #include "shm/comm/engine.h"
 #include "shm/comm/op.h"
 #include "shm/comm/process.h"
+#include "shm/comm/thread_budget.h"
 #include "shm/p2p/p2p.h"
 
 /* For tests; all zero in a program. */
@@ -38,7 +38,7 @@ struct shc_comm {
     struct shc_kept kept;                                    /* (runner) */
     struct shc_copy_trial trials[SHC_SEND][SHC_COPY_TRIALS]; /* (runner) of each collective */
     bool cma; /* the kernel may copy blocks out of this rank's memory, or others' */
-    struct shc_crew crew;
+    struct shc_thread_budget budget;
     struct shc_engine engine;
     struct shc_p2p p2p; /* its own lock */
     struct shc_liveness *liveness;

@@ -148,8 +148,8 @@ void shc_comm_log_facts(const struct shc_comm *comm)
     shc_log(SHC_LOG_INFO, "group \"%s\": a %s of %zu bytes; large operations make more", group,
             shc_segment_form_name(seat->segment.name.form), seat->segment.bytes);
     shc_log(SHC_LOG_INFO, "group \"%s\": kernels %s, %d reduction threads (%s), NUMA node %d",
-            group, shc_isa_name(shc_isa_chosen()), shc_pool_size(comm->crew.pool), comm->crew.from,
-            comm->arena.node);
+            group, shc_isa_name(shc_isa_chosen()), shc_pool_size(comm->budget.pool),
+            comm->budget.from, comm->arena.node);
     log_paths(comm);
 }
 
@@ -186,8 +186,8 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
                             : "not yet",
         comm->arena.made ? comm->arena.segment.bytes : (size_t)0, g->cell_bytes, g->depth,
         g->shout_bytes, comm->seat.patience.spins, comm->seat.patience_engine.spins, parted,
-        shc_pool_size(comm->crew.pool), (unsigned long long)shc_pool_jobs(comm->crew.pool),
-        comm->crew.agreed, comm->crew.from, shc_liveness_marks(comm->liveness) ? "yes" : "no",
+        shc_pool_size(comm->budget.pool), (unsigned long long)shc_pool_jobs(comm->budget.pool),
+        comm->budget.agreed, comm->budget.from, shc_liveness_marks(comm->liveness) ? "yes" : "no",
         shc_isa_name(shc_isa_chosen()), comm->cma ? "on" : "off", (unsigned long long)pulled,
         biased ? "yes" : "no", lock_biased ? "yes" : "no");
     size_t at = shc_min_size((size_t)used, capacity);

@@ -273,7 +273,7 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
     task->more = NULL;
     task->trials = op->kind < SHC_SEND ? comm->trials[op->kind] : NULL;
     task->cma = comm->cma;
-    task->pool = comm->crew.pool;
+    task->pool = comm->budget.pool;
     task->scratch = comm->scratch;
 }
 

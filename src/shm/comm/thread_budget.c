@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "shm/comm/crew.h"
+#include "shm/comm/thread_budget.h"
 
 #include "shm/base/log.h"
 #include "shm/coll/select.h"
@@ -8,9 +8,9 @@
 
 #include <stdio.h>
 
-void shc_crew_tell(const struct shc_crew *crew, struct shc_identity *identity)
+void shc_thread_budget_tell(const struct shc_thread_budget *budget, struct shc_identity *identity)
 {
-    identity->threads = shc_process_threads(crew->wish);
+    identity->threads = shc_process_threads(budget->wish);
     if (identity->threads == SHC_THREADS_AUTO)
         shc_topo_cores("/sys", &identity->cpus, &identity->cores);
 }
@@ -50,7 +50,7 @@ static int threads_of(const struct shc_seat *seat, const struct shc_topo_crowd *
     return spare < SHC_SELECT_MOST_THREADS ? spare : SHC_SELECT_MOST_THREADS;
 }
 
-void shc_crew_muster(struct shc_crew *crew, const struct shc_seat *seat)
+void shc_thread_budget_muster(struct shc_thread_budget *budget, const struct shc_seat *seat)
 {
     struct shc_topo_crowd crowd = {{0}};
     for (int rank = 0; rank < seat->world_size; rank++) {
@@ -58,21 +58,22 @@ void shc_crew_muster(struct shc_crew *crew, const struct shc_seat *seat)
         if (said_of(seat, rank) < 0)
             shc_topo_crowd_add(&crowd, &cores);
     }
-    crew->agreed = SHC_POOL_MAX_THREADS;
+    budget->agreed = SHC_POOL_MAX_THREADS;
     for (int rank = 0; rank < seat->world_size; rank++) {
         const int its = threads_of(seat, &crowd, rank);
-        crew->agreed = its < crew->agreed ? its : crew->agreed;
+        budget->agreed = its < budget->agreed ? its : budget->agreed;
     }
     const bool counts = said_of(seat, seat->rank) < 0;
     const int mine = threads_of(seat, &crowd, seat->rank);
-    crew->pool = shc_process_pool(mine, counts);
+    budget->pool = shc_process_pool(mine, counts);
     if (counts)
-        snprintf(crew->from, sizeof crew->from, "auto: %.2f cores for this rank, one for itself",
+        snprintf(budget->from, sizeof budget->from,
+                 "auto: %.2f cores for this rank, one for itself",
                  share_of(seat, &crowd, seat->rank));
     else
-        snprintf(crew->from, sizeof crew->from, "%s",
-                 crew->wish == SHC_THREADS_AUTO ? "auto: counted by another group" : "set");
+        snprintf(budget->from, sizeof budget->from, "%s",
+                 budget->wish == SHC_THREADS_AUTO ? "auto: counted by another group" : "set");
     shc_log(SHC_LOG_INFO, "%s: %d reduction threads (%s); every rank has %d",
-            shc_seat_member_name(seat, seat->rank).text, shc_pool_size(crew->pool), crew->from,
-            crew->agreed);
+            shc_seat_member_name(seat, seat->rank).text, shc_pool_size(budget->pool), budget->from,
+            budget->agreed);
 }

@@ -11,7 +11,7 @@
 #include "shm/exec/pool.h"
 #include "shm/proto/seat.h"
 
-struct shc_crew {
+struct shc_thread_budget {
     int wish;              /* a number, or SHC_THREADS_AUTO */
     int agreed;            /* every rank has at least that many */
     struct shc_pool *pool; /* the process's; may be NULL */
@@ -19,7 +19,7 @@ struct shc_crew {
 };
 
 /* Fills in the identity, before the rank is seated. */
-void shc_crew_tell(const struct shc_crew *crew, struct shc_identity *identity);
+void shc_thread_budget_tell(const struct shc_thread_budget *budget, struct shc_identity *identity);
 
 /* After the rendezvous. */
-void shc_crew_muster(struct shc_crew *crew, const struct shc_seat *seat);
+void shc_thread_budget_muster(struct shc_thread_budget *budget, const struct shc_seat *seat);
