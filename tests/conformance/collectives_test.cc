@@ -329,7 +329,7 @@ TEST(SmallArenas, ChangeNoResult)
     }
 }
 
-Options in_lockstep(const char *tuning, bool wrap = false)
+Options in_unpipelined(const char *tuning, bool wrap = false)
 {
     Options options = options_of({all_modes().front(), 2, true}, wrap);
     options.knobs.roomy = true;
@@ -338,11 +338,11 @@ Options in_lockstep(const char *tuning, bool wrap = false)
 }
 
 // A chunk at a time, in cells from small ones on, followed by what takes all slots in turn.
-TEST(Lockstep, ChangesNoResult)
+TEST(Unpipelined, ChangesNoResult)
 {
     for (Mode mode : all_modes()) {
         for (size_t limit_kib : {64u, 300u, 4096u}) {
-            Options options = in_lockstep("all_reduce.unpipelined_from=0");
+            Options options = in_unpipelined("all_reduce.unpipelined_from=0");
             options.knobs.arena_limit = limit_kib << 10;
             run_ranks(mode, 2, every_operation, options);
             run_ranks(mode, 2, late_at_random, options);
@@ -351,17 +351,17 @@ TEST(Lockstep, ChangesNoResult)
 }
 
 // Shorter sums through all slots in turn, longer ones unpipelined and by whole cells; and counters wrap.
-TEST(Lockstep, GoesWithThePipelineInOneGroup)
+TEST(Unpipelined, GoesWithThePipelineInOneGroup)
 {
     for (Mode mode : all_modes())
         run_ranks(
             mode, 2, every_operation,
-            in_lockstep("all_reduce.unpipelined_from=200k,turn=128k,output.non_temporal_from=0",
-                        true));
+            in_unpipelined("all_reduce.unpipelined_from=200k,turn=128k,output.non_temporal_from=0",
+                           true));
 }
 
 // After the meeting come the factors, and the first store to user memory.
-TEST(Lockstep, MeetsFirst)
+TEST(Unpipelined, MeetsFirst)
 {
     const auto body = [](Rank &rank) {
         const size_t count = 100000;
@@ -384,7 +384,7 @@ TEST(Lockstep, MeetsFirst)
         EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_MISMATCH) << error_text();
         EXPECT_TRUE(same(values, expected)) << "changed by a call that failed";
     };
-    Options options = in_lockstep("all_reduce.unpipelined_from=0");
+    Options options = in_unpipelined("all_reduce.unpipelined_from=0");
     options.timeout_ns = 5ULL * 1000 * 1000 * 1000;
     for (Mode mode : all_modes())
         run_ranks(mode, 2, body, options);

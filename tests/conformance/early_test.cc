@@ -36,7 +36,8 @@ float next_place(const Rank &rank, int root, size_t chunk = 0)
     const shc_arena &arena = rank.comm->arena;
     float value;
     memcpy(&value,
-           shc_arena_shouts(&arena, root) + shc_arena_places_end(&arena.shouted) + chunk * kSlot,
+           shc_arena_bcast_slots(&arena, root) + shc_arena_places_end(&arena.in_bcast_slots) +
+               chunk * kSlot,
            sizeof value);
     return value;
 }

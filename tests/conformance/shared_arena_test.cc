@@ -51,7 +51,7 @@ TEST(SharedArena, NothingIsStoredOverAShoutThatIsStillRead)
 
 // Operations that want nothing long, long cells, long slots; and (splits, uneven) sizes known only after
 // the meeting.
-enum Step { kShort, kCells, kShouts, kSplits, kUneven, kSteps };
+enum Step { kShort, kCells, kBcastSlots, kSplits, kUneven, kSteps };
 
 const size_t kShortCount = 5000, kLongCount = 40000;
 
@@ -112,7 +112,7 @@ void take_step(const Rank &rank, Step step, float value)
         return sum(rank, kShortCount, value);
     case kCells:
         return sum(rank, kLongCount, value);
-    case kShouts:
+    case kBcastSlots:
         return spread(rank, value);
     case kSplits:
         return lists(rank, SHC_ALL_TO_ALL, value);
@@ -152,7 +152,7 @@ TEST(GrowingArena, IsAsLongAsTheOperationsWere)
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
         const shc_arena &arena = rank.comm->arena;
         const auto cells = [&arena] { return arena.geometry.cell_bytes; };
-        const auto slots = [&arena] { return arena.geometry.shout_bytes; };
+        const auto slots = [&arena] { return arena.geometry.bcast_slot_bytes; };
         sum(rank, 8, 1.f);
         EXPECT_FALSE(arena.tried);
         sum(rank, kShortCount, 1.f);

@@ -42,7 +42,7 @@ int main(void)
     block_row(SHC_REASON_OFFSET, number(sizeof(struct shc_reason_shm)), "reason");
     block_row(SHC_OFFER_OFFSET, number(sizeof(struct shc_offer_shm)), "offer");
     block_row(SHC_LEAVING_OFFSET, number(sizeof(struct shc_leaving_shm)), "leaving");
-    block_row(SHC_SAID_OFFSET, times(2, sizeof(struct shc_said_shm)), "said");
+    block_row(SHC_CALL_RECORD_OFFSET, times(2, sizeof(struct shc_call_record_shm)), "said");
     block_row(SHC_SMALL_OFFSET, times(SHC_SMALL_SLOTS, SHC_SMALL_SLOT_BYTES), "small");
     block_row(SHC_CMA_OFFSET, times(2, sizeof(struct shc_cma_shm)), "cma");
     printf("mailbox + 0|%zu|mail bell\n", sizeof(struct shc_bell_shm));
@@ -53,6 +53,6 @@ int main(void)
     printf("after the eager buffers|p * s|hand-off\n"); /* s: in words there */
     printf("after the hand-off buffers|%d * %d|pool\n", SHC_POOL_BUFFERS, SHC_POOL_BYTES);
     printf("after the pool|%d|long hand-off\n", SHC_LONG_HAND_OFF_BYTES);
-    printf("after the mailboxes|%d * %d|relay\n", SHC_RELAY_SLOTS, SHC_RELAY_BYTES);
+    printf("after the mailboxes|%d * %d|relay\n", SHC_HAND_OFF_SLOTS, SHC_HAND_OFF_SLOT_BYTES);
     return 0;
 }

@@ -211,8 +211,8 @@ class Liar
     {
         add_row([this](int rank, uint64_t) { return shc_seat_block(&seat_, rank); },
                 sizeof(shc_identity_shm) / 8);
-        add_row([this](int rank, uint64_t) { return shc_seat_said(&seat_, rank, 0); },
-                2 * sizeof(shc_said_shm) / 8);
+        add_row([this](int rank, uint64_t) { return shc_seat_call_record(&seat_, rank, 0); },
+                2 * sizeof(shc_call_record_shm) / 8);
         add_row([this](int rank, uint64_t) { return shc_seat_reason(&seat_, rank); },
                 sizeof(shc_reason_shm) / 8);
     }

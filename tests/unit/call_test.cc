@@ -67,7 +67,7 @@ class Lines : public testing::Test
 
     // With no mailboxes: the relay slots lie after the blocks.
     static const size_t kBytes =
-        SHC_BLOCKS_OFFSET + kWorld * SHC_BLOCK_BYTES + SHC_RELAY_SLOTS * SHC_RELAY_BYTES;
+        SHC_BLOCKS_OFFSET + kWorld * SHC_BLOCK_BYTES + SHC_HAND_OFF_SLOTS * SHC_HAND_OFF_SLOT_BYTES;
     std::unique_ptr<char, Memory> memory_;
     shc_seat seats_[kWorld];
 };
@@ -131,7 +131,7 @@ TEST_F(Lines, CountsOfUnevenListsAreReadButNotCompared)
 TEST_F(Lines, AnEpochWithoutItsSealIsNoCall)
 {
     publish(0, 2, call_of(SHC_ALL_REDUCE, 5));
-    shc_said_shm *said = shc_seat_said(&seats_[0], 0, 2);
+    shc_call_record_shm *said = shc_seat_call_record(&seats_[0], 0, 2);
     // relaxed: this thread alone.
     shc_a64_store_relaxed(&said->words[1], 6);
     EXPECT_EQ(latest(), "no call");
@@ -187,7 +187,7 @@ TEST_F(Lines, ASlotIsTakenBackBehindTheNextMeeting)
     };
     const auto give = [&](uint64_t epoch, uint32_t bytes) {
         for (shc_seat &seat : seats_)
-            shc_relay_pass(&seat, 0, epoch);
+            shc_hand_off_slot_pass(&seat, 0, epoch);
         seats_[0].lent[epoch & 1] = bytes;
     };
     give(1, 400);
@@ -217,10 +217,10 @@ TEST_F(Lines, ARelaySlotIsPassedOnByWhoHasReadIt)
     int last = 0;
     for (const auto &turn : turns) {
         for (shc_seat &seat : seats_)
-            shc_relay_pass(&seat, turn.giver, turn.epoch);
-        EXPECT_EQ(seats_[0].relay.slot, seats_[1].relay.slot);
-        EXPECT_EQ(seats_[0].relay.slot != last, turn.other) << turn.epoch;
-        last = seats_[0].relay.slot;
+            shc_hand_off_slot_pass(&seat, turn.giver, turn.epoch);
+        EXPECT_EQ(seats_[0].hand_off_slot.slot, seats_[1].hand_off_slot.slot);
+        EXPECT_EQ(seats_[0].hand_off_slot.slot != last, turn.other) << turn.epoch;
+        last = seats_[0].hand_off_slot.slot;
     }
 }
 
@@ -228,13 +228,13 @@ TEST_F(Lines, ARelaySlotIsPassedOnByWhoHasReadIt)
 TEST_F(Lines, ARelaySlotIsTakenBackIfTheOtherDoesNotStoreToIt)
 {
     shc_seat &seat = seats_[0];
-    shc_relay_pass(&seat, 0, 7);
-    const char *slot = shc_seat_relay(&seat, seat.relay.slot);
+    shc_hand_off_slot_pass(&seat, 0, 7);
+    const char *slot = shc_seat_hand_off_slot(&seat, seat.hand_off_slot.slot);
     EXPECT_EQ(shc_call_lent_slot(&seat, 7), slot) << "after a barrier";
-    shc_relay_pass(&seat, 0, 8);
+    shc_hand_off_slot_pass(&seat, 0, 8);
     EXPECT_EQ(shc_call_lent_slot(&seat, 7), slot) << "it gives in the other one";
     EXPECT_NE(shc_call_lent_slot(&seat, 8), slot);
-    shc_relay_pass(&seat, 1, 9);
+    shc_hand_off_slot_pass(&seat, 1, 9);
     EXPECT_EQ(shc_call_lent_slot(&seat, 8), nullptr) << "the other rank gives there";
     seat.world_size = 3;
     EXPECT_EQ(shc_call_lent_slot(&seat, 8), shc_seat_slot_in(&seat, 0, 8));

@@ -104,9 +104,9 @@ TEST(Plan, StepsGrowInProgramOrder)
     }
     last = 0;
     for (uint64_t k = 0; k < 1000; k++) {
-        EXPECT_GT(shc_plan_lockstep_out(k), last);
-        EXPECT_GT(shc_plan_lockstep_work(k), shc_plan_lockstep_out(k));
-        last = shc_plan_lockstep_work(k);
+        EXPECT_GT(shc_plan_unpipelined_out(k), last);
+        EXPECT_GT(shc_plan_unpipelined_work(k), shc_plan_unpipelined_out(k));
+        last = shc_plan_unpipelined_work(k);
     }
 }
 
@@ -120,7 +120,7 @@ shc_arena arena_of(int world, unsigned parts)
     return arena;
 }
 
-const unsigned kAllParts[] = {0, SHC_ARENA_CELLS, SHC_ARENA_SHOUTS, SHC_ARENA_WHOLE};
+const unsigned kAllParts[] = {0, SHC_ARENA_CELLS, SHC_ARENA_BCAST_SLOTS, SHC_ARENA_WHOLE};
 
 void expect_cells_of_its_own(unsigned parts)
 {
@@ -161,11 +161,11 @@ TEST(Arena, APlaceIsFreeWhereTheOperationBeforeUsedNoByteOfIt)
         for (size_t first = 0; first < ring; first++)
             for (size_t used = 1; used <= 2 * ring; used++) {
                 shc_arena arena = {};
-                arena.shouted = {epoch - 1, first, used, ring};
+                arena.in_bcast_slots = {epoch - 1, first, used, ring};
                 std::set<size_t> bytes;
                 for (size_t i = 0; i < used; i++)
                     bytes.insert((first + i) % ring);
-                EXPECT_EQ(shc_arena_places_end(&arena.shouted), (first + used) % ring);
+                EXPECT_EQ(shc_arena_places_end(&arena.in_bcast_slots), (first + used) % ring);
                 for (size_t at = 0; at < 8; at++)
                     for (size_t size = 1; size <= 3; size++) {
                         bool clear = used < ring;
@@ -186,7 +186,7 @@ TEST(Arena, NoPlaceIsFreeBehindAnExchange)
     EXPECT_FALSE(shc_arena_is_free(&arena, 7, 0, 64));
     EXPECT_TRUE(shc_arena_is_free(&arena, 8, 0, 64));
     EXPECT_EQ(arena.stored_epoch, 6u);
-    EXPECT_EQ(shc_arena_places_end(&arena.shouted), 0u) << "nobody has shouted";
+    EXPECT_EQ(shc_arena_places_end(&arena.in_bcast_slots), 0u) << "nobody has in_bcast_slots";
 }
 
 // These are stored to before the ranks have met, when others may still read an earlier broadcast slot.
@@ -199,15 +199,16 @@ void expect_slot_zero_alone(unsigned parts)
             for (int b = a + 1; b < world; b++) {
                 char *end = shc_arena_cells(&arena, a, b, world, 0) + 2 * g.cell_bytes;
                 size_t in_range = static_cast<size_t>(end - 1 - arena.segment.base) % g.range_bytes;
-                EXPECT_LT(in_range,
-                          static_cast<size_t>(shc_arena_shouts(&arena, 0) - arena.segment.base));
+                EXPECT_LT(in_range, static_cast<size_t>(shc_arena_bcast_slots(&arena, 0) -
+                                                        arena.segment.base));
             }
         for (int rank = 0; rank < world; rank++) {
             const shc_arena_extent extent = shc_arena_extent_of(&g, world, rank);
-            const size_t shouts =
-                static_cast<size_t>(shc_arena_shouts(&arena, rank) - arena.segment.base);
-            EXPECT_GE(shouts, extent.offset);
-            EXPECT_LE(shouts + g.shout_depth * g.shout_bytes, extent.offset + extent.bytes);
+            const size_t bcast_slots =
+                static_cast<size_t>(shc_arena_bcast_slots(&arena, rank) - arena.segment.base);
+            EXPECT_GE(bcast_slots, extent.offset);
+            EXPECT_LE(bcast_slots + g.bcast_slot_depth * g.bcast_slot_bytes,
+                      extent.offset + extent.bytes);
             EXPECT_LE(extent.offset + extent.bytes,
                       g.range_bytes * (static_cast<size_t>(rank) + 1));
         }
@@ -237,7 +238,7 @@ TEST(Arena, AGroupReservesNoMoreThanItsLongestOperationsNeed)
     EXPECT_LE(reserved_bytes(8, 0), size_t{1280} << 10);
     for (int world = 2; world <= 64; world++) {
         EXPECT_LE(reserved_bytes(world, 0), reserved_bytes(world, SHC_ARENA_CELLS)) << world;
-        EXPECT_LE(reserved_bytes(world, 0), reserved_bytes(world, SHC_ARENA_SHOUTS)) << world;
+        EXPECT_LE(reserved_bytes(world, 0), reserved_bytes(world, SHC_ARENA_BCAST_SLOTS)) << world;
         EXPECT_LE(reserved_bytes(world, SHC_ARENA_CELLS), reserved_bytes(world, SHC_ARENA_WHOLE));
     }
 }
@@ -248,12 +249,12 @@ TEST(Arena, WhatIsWantedOnceStaysLong)
     const size_t small = arena.geometry.range_bytes;
     shc_arena_want(&arena, 2, SHC_ARENA_CELLS);
     EXPECT_EQ(arena.geometry.cell_bytes, size_t{128} << 10);
-    EXPECT_EQ(arena.geometry.shout_bytes, size_t{8} << 10);
+    EXPECT_EQ(arena.geometry.bcast_slot_bytes, size_t{8} << 10);
     shc_arena_want(&arena, 2, 0);
     EXPECT_EQ(arena.geometry.cell_bytes, size_t{128} << 10);
-    shc_arena_want(&arena, 2, SHC_ARENA_SHOUTS);
+    shc_arena_want(&arena, 2, SHC_ARENA_BCAST_SLOTS);
     EXPECT_EQ(arena.geometry.cell_bytes, size_t{128} << 10);
-    EXPECT_EQ(arena.geometry.shout_bytes, size_t{64} << 10);
+    EXPECT_EQ(arena.geometry.bcast_slot_bytes, size_t{64} << 10);
     EXPECT_GT(arena.geometry.range_bytes, 10 * small);
 }
 
@@ -278,7 +279,7 @@ TEST(Arena, EightRanksStageInThreeMebibytes)
     shc_arena_geometry g = plan(8, size_t{256} << 20, SHC_ARENA_WHOLE);
     EXPECT_LE(8 * g.range_bytes, size_t{3} << 20);
     EXPECT_EQ(g.cell_bytes, size_t{16} << 10) << "nothing was cut";
-    EXPECT_EQ(g.shout_bytes, size_t{64} << 10) << "nothing was cut";
+    EXPECT_EQ(g.bcast_slot_bytes, size_t{64} << 10) << "nothing was cut";
 }
 
 TEST(Arena, BothSidesOfAUseNameTheSameCells)
@@ -302,7 +303,7 @@ TEST(Arena, APieceFitsHalfOfTheScratch)
     for (int world = 2; world <= SHC_MAX_WORLD; world++) {
         shc_arena_geometry g = plan(world, size_t{1} << 40, SHC_ARENA_WHOLE);
         EXPECT_LE(g.cell_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
-        EXPECT_LE(g.shout_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
+        EXPECT_LE(g.bcast_slot_bytes, size_t{SHC_SCRATCH_BYTES} / 2) << world;
     }
 }
 
@@ -328,7 +329,7 @@ TEST(Arena, FitsTheUsualLimitInEveryWorld)
         const size_t limit = shc_arena_usual_limit(world);
         const auto g = plan(world, limit, SHC_ARENA_WHOLE);
         EXPECT_EQ(g.depth, defaults(world).arena.depth) << world;
-        EXPECT_EQ(g.shout_bytes, defaults(world).arena.shout_bytes) << world;
+        EXPECT_EQ(g.bcast_slot_bytes, defaults(world).arena.bcast_slot_bytes) << world;
         EXPECT_EQ(limit > size_t{32} << 20, world > 73) << world;
     }
 }
@@ -348,8 +349,8 @@ TEST(Arena, MakesTheMostOfASmallLimit)
 {
     const struct {
         int world;
-        size_t limit_kib, cell_bytes, shout_kib;
-        uint32_t shout_depth;
+        size_t limit_kib, cell_bytes, bcast_slot_kib;
+        uint32_t bcast_slot_depth;
     } cases[] = {{2, 3000, 131072, 64, 19}, {2, 1536, 131072, 64, 8}, {2, 1024, 65536, 64, 6},
                  {2, 150, 8192, 8, 4},      {2, 72, 2048, 8, 4},      {3, 120, 2816, 8, 4},
                  {4, 160, 2048, 8, 4}};
@@ -357,8 +358,8 @@ TEST(Arena, MakesTheMostOfASmallLimit)
         shc_arena_geometry g = plan(c.world, c.limit_kib << 10, SHC_ARENA_WHOLE);
         SCOPED_TRACE(c.limit_kib);
         EXPECT_EQ(g.cell_bytes, c.cell_bytes);
-        EXPECT_EQ(g.shout_bytes, c.shout_kib << 10);
-        EXPECT_EQ(g.shout_depth, c.shout_depth);
+        EXPECT_EQ(g.bcast_slot_bytes, c.bcast_slot_kib << 10);
+        EXPECT_EQ(g.bcast_slot_depth, c.bcast_slot_depth);
     }
 }
 

@@ -194,8 +194,8 @@ TEST(Select, DefaultsMakeTheSameArenaInEveryWorld)
             for (size_t limit : {size_t{1} << 20, size_t{32} << 20, size_t{1} << 34})
                 for (unsigned parts = 0; parts <= SHC_ARENA_WHOLE; parts++) {
                     const auto g = shc_arena_plan(world, limit, &tuning.arena, parts);
-                    for (size_t value : {size_t{g.depth}, g.cell_bytes, size_t{g.shout_depth},
-                                         g.shout_bytes, g.range_bytes})
+                    for (size_t value : {size_t{g.depth}, g.cell_bytes, size_t{g.bcast_slot_depth},
+                                         g.bcast_slot_bytes, g.range_bytes})
                         sizes.add(value);
                 }
         }

@@ -225,7 +225,7 @@ TEST(Tuning, ARetiredKeyIsAnErrorThatNamesTheNewOne)
         {"long_turn_from", "all_reduce.unpipelined_from"},
         {"chunk_of_many", "chunk"},
         {"shout", "broadcast_slot"},
-        {"shout_depth_of_many", "broadcast_depth"},
+        {"bcast_slot_depth_of_many", "broadcast_depth"},
         {"flag", "flag_latency"},
         {"stream", "staging.non_temporal_from"},
         {"stream_out", "output.non_temporal_from"},
@@ -450,17 +450,17 @@ TEST(Tuning, WithAPoolEverythingIsLongEnoughForItsParts)
             const size_t parts = static_cast<size_t>(std::min(threads, 3)) + 1;
             shc_arena_geometry g = shc_arena_plan(world, 64 << 20, &t.arena, SHC_ARENA_WHOLE);
             EXPECT_EQ(g.cell_bytes / SHC_PART_BYTES, parts) << threads << " " << world;
-            EXPECT_EQ(g.shout_bytes / SHC_PART_BYTES, parts) << threads << " " << world;
+            EXPECT_EQ(g.bcast_slot_bytes / SHC_PART_BYTES, parts) << threads << " " << world;
             EXPECT_GE(shc_select_turn(&t, SHC_ALL_GATHER, 1, world), parts * SHC_PART_BYTES);
             for (size_t bytes : {size_t{32} << 10, size_t{64} << 10, size_t{1} << 20})
-                EXPECT_GE(shc_select_piece(&t, bytes, g.shout_bytes, world),
-                          std::min(bytes, g.shout_bytes));
+                EXPECT_GE(shc_select_piece(&t, bytes, g.bcast_slot_bytes, world),
+                          std::min(bytes, g.bcast_slot_bytes));
         }
     }
     shc_tuning longer = read_good("turn=128k,broadcast_slot=128k,chunk=1m");
     shc_select_settle(&longer, 2, 1, false);
     EXPECT_EQ(longer.turn_bytes, 131072u);
-    EXPECT_EQ(longer.arena.shout_bytes, 131072u);
+    EXPECT_EQ(longer.arena.bcast_slot_bytes, 131072u);
     EXPECT_EQ(longer.arena.chunk_bytes, size_t{1} << 20);
 }
 
@@ -511,14 +511,14 @@ TEST(Tuning, TheArenaHasTheSizesThatItsKeysSay)
     EXPECT_EQ(plan_of("chunk=32m", 2).cell_bytes, 131072u) << "and a largest one";
     EXPECT_EQ(plan_of("chunk=4100", 2).cell_bytes % SHC_LINE_BYTES, 0u);
     EXPECT_EQ(plan_of("depth=4", 2).depth, 4u);
-    EXPECT_EQ(plan_of("broadcast_slot=16k", 3).shout_bytes, 16384u);
-    EXPECT_EQ(plan_of("broadcast_depth=16", 2).shout_depth, 16u);
-    EXPECT_EQ(plan_of("broadcast_depth=16", 3).shout_depth, 11u) << "as many in all, or more";
-    EXPECT_EQ(plan_of("broadcast_depth=2", 4).shout_depth, 2u) << "with one, all wait for all";
-    EXPECT_EQ(plan_of("broadcast_depth=16", 5).shout_depth, 16u);
-    EXPECT_EQ(plan_of("", 2).shout_depth, 24u);
-    EXPECT_EQ(plan_of("", 4).shout_depth, 12u);
-    EXPECT_EQ(plan_of("", 5).shout_depth, 4u);
+    EXPECT_EQ(plan_of("broadcast_slot=16k", 3).bcast_slot_bytes, 16384u);
+    EXPECT_EQ(plan_of("broadcast_depth=16", 2).bcast_slot_depth, 16u);
+    EXPECT_EQ(plan_of("broadcast_depth=16", 3).bcast_slot_depth, 11u) << "as many in all, or more";
+    EXPECT_EQ(plan_of("broadcast_depth=2", 4).bcast_slot_depth, 2u) << "with one, all wait for all";
+    EXPECT_EQ(plan_of("broadcast_depth=16", 5).bcast_slot_depth, 16u);
+    EXPECT_EQ(plan_of("", 2).bcast_slot_depth, 24u);
+    EXPECT_EQ(plan_of("", 4).bcast_slot_depth, 12u);
+    EXPECT_EQ(plan_of("", 5).bcast_slot_depth, 4u);
 }
 
 TEST(Tuning, AnArenaOfAnySizesStaysWithinItsLimit)
@@ -531,7 +531,7 @@ TEST(Tuning, AnArenaOfAnySizesStaysWithinItsLimit)
             for (size_t limit : {size_t{100} << 10, size_t{1} << 20, size_t{32} << 20}) {
                 shc_arena_geometry g = shc_arena_plan(world, limit, &t.arena, SHC_ARENA_WHOLE);
                 EXPECT_LE(g.range_bytes * static_cast<size_t>(world), limit) << text;
-                EXPECT_EQ(g.shout_bytes % SHC_LINE_BYTES, 0u);
+                EXPECT_EQ(g.bcast_slot_bytes % SHC_LINE_BYTES, 0u);
                 EXPECT_EQ(g.cell_bytes % SHC_LINE_BYTES, 0u);
             }
         }

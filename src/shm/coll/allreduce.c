@@ -29,7 +29,7 @@
  * In this order work(k) as a rule finds chunk k stored, and back(k) finds it reduced. No flag says that a cell
  * is free: the rank that has read a cell is the one that stores to it next.
  *
- * Unpipelined (in the code: lockstep; STAGE-8), for two ranks and long messages (shc_select_unpipelined()).
+ * Unpipelined (in the code: unpipelined; STAGE-8), for two ranks and long messages (shc_select_unpipelined()).
  * Order at a rank: out(0), work(0), back(0) + out(1), work(1), ... in slot 0 alone.
  * Nothing is in flight while a rank waits for the other one. But a pipeline moves two other chunks between
  * out(k) and back(k). So the user memory that out(k) has read, and that back(k) stores to, has left the
@@ -50,7 +50,7 @@ struct flow {
     size_t chunk_bytes;
     uint64_t chunk_count;
     uint32_t depth; /* chunks in flight, and exchange slots in turn */
-    bool lockstep;
+    bool unpipelined;
     double factors[SHC_MAX_WORLD];
 };
 
@@ -68,12 +68,12 @@ static uint32_t slot_of(const struct flow *flow, uint64_t k)
 
 static uint64_t step_out(const struct flow *flow, uint64_t k)
 {
-    return flow->lockstep ? shc_plan_lockstep_out(k) : shc_plan_step_out(k);
+    return flow->unpipelined ? shc_plan_unpipelined_out(k) : shc_plan_step_out(k);
 }
 
 static uint64_t step_work(const struct flow *flow, uint64_t k)
 {
-    return flow->lockstep ? shc_plan_lockstep_work(k) : shc_plan_step_work(k);
+    return flow->unpipelined ? shc_plan_unpipelined_work(k) : shc_plan_step_work(k);
 }
 
 static void stage_out(struct flow *flow, uint64_t k)
@@ -163,7 +163,7 @@ static enum shc_status run_pipeline(struct flow *flow)
     return SHC_OK;
 }
 
-static enum shc_status run_lockstep(struct flow *flow)
+static enum shc_status run_unpipelined(struct flow *flow)
 {
     stage_out(flow, 0);
     SHC_TRY(meet(flow));
@@ -177,19 +177,19 @@ static enum shc_status run_lockstep(struct flow *flow)
 static enum shc_status run_exchange(struct shc_task *task)
 {
     const int world = task->seat->world_size;
-    const bool lockstep = shc_select_unpipelined(task->tuning, task->in.bytes, world);
+    const bool unpipelined = shc_select_unpipelined(task->tuning, task->in.bytes, world);
     struct flow flow = {
         .task = task,
         .chunk_bytes = shc_task_cell_bytes(task) * (size_t)world,
-        .depth = lockstep ? 1 : task->arena->geometry.depth,
-        .lockstep = lockstep,
+        .depth = unpipelined ? 1 : task->arena->geometry.depth,
+        .unpipelined = unpipelined,
     };
     flow.chunk_count = shc_plan_chunk_count(task->in.bytes, flow.chunk_bytes);
     SHC_TRY(shc_check_length(task, flow.chunk_count));
-    return lockstep ? run_lockstep(&flow) : run_pipeline(&flow);
+    return unpipelined ? run_unpipelined(&flow) : run_pipeline(&flow);
 }
 
-static enum shc_status run_staged(struct shc_task *task)
+static enum shc_status run_pipelined(struct shc_task *task)
 {
     bool arena;
     shc_task_enter_reducing(task, 0);
@@ -199,8 +199,8 @@ static enum shc_status run_staged(struct shc_task *task)
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena)
         return run_exchange(task);
-    struct shc_shout shout = shc_task_reduce_shout(task, -1);
-    return shc_task_run_reduce_shout(&shout);
+    struct shc_flow run = shc_task_reduce_flow(task, -1);
+    return shc_task_run_reduce_flow(&run);
 }
 
 static struct shc_span all_of(const struct shc_task *task, int peer, uint64_t k)
@@ -220,7 +220,7 @@ static enum shc_status run_one_use(struct shc_task *task)
     /* With a small memory limit, cells are smaller than the limit of this path. The same on all
      * ranks. */
     if (!task->arena->made || task->in.bytes > task->arena->geometry.cell_bytes)
-        return run_staged(task);
+        return run_pipelined(task);
     double factors[SHC_MAX_WORLD];
     struct shc_swap swap = {.task = task, .chunk_count = 1, .given = all_of, .take = take_all};
     shc_swap_begin(&swap);
@@ -247,6 +247,6 @@ enum shc_status shc_allreduce_run(struct shc_task *task)
     case SHC_ALGO_DIRECT:
         return run_one_use(task);
     default:
-        return run_staged(task);
+        return run_pipelined(task);
     }
 }

@@ -35,7 +35,7 @@
 #include <string.h>
 
 /* How the blocks of a rank for other ranks go. */
-enum way { STAGED, PACKED, INLINE };
+enum way { PIPELINED, PACKED, INLINE };
 
 /* What this rank needs to know. The numbers are copied out of the tables, because the slots may be
  * used again. */
@@ -137,7 +137,7 @@ SHC_INLINE enum way way_of_two(size_t most_packed, bool narrow, uint64_t bytes)
 {
     if (bytes <= SHC_INLINE_BYTES - NARROW_BYTES && narrow)
         return INLINE;
-    return bytes <= most_packed ? PACKED : STAGED;
+    return bytes <= most_packed ? PACKED : PIPELINED;
 }
 
 SHC_INLINE size_t packed_room(int world)
@@ -156,7 +156,7 @@ SHC_INLINE enum way way_of(const struct shc_task *task, int world, int rank, con
         return way_of_two(most, is_narrow(table), table[1 - rank]);
     for (int i = 0; i < world; i++)
         if (table[i] > room || (total += (size_t)table[i]) > room)
-            return STAGED;
+            return PIPELINED;
     return PACKED;
 }
 
@@ -192,7 +192,7 @@ SHC_INLINE void enter(struct shc_task *task, int world, const struct layout *lay
     const enum way way = layout->way[me];
     char *payload = shc_task_payload(task, me);
     if (world == 2) {
-        if (way != STAGED)
+        if (way != PIPELINED)
             shc_buf_read(&task->in, layout->in_offset[1 - me],
                          way == INLINE ? payload + NARROW_BYTES : packed_at(task, 2, me, 0),
                          layout->in_bytes[1 - me]);
@@ -233,7 +233,7 @@ SHC_INLINE bool measure(const struct shc_task *task, int world, struct layout *l
     }
     layout->its_bytes[rank] = (size_t)row[me];
     layout->way[rank] = way_of(task, world, rank, row);
-    if (layout->way[rank] != STAGED)
+    if (layout->way[rank] != PIPELINED)
         return true;
     layout->block = largest > layout->block ? largest : layout->block;
     layout->input = sum > layout->input ? sum : layout->input;
@@ -264,7 +264,7 @@ SHC_INLINE void take_inline_and_packed(struct shc_task *task, int world,
 {
     for (int rank = 0; rank < world; rank++) {
         const char *block = packed_at(task, world, rank, layout->its_offset[rank]);
-        if (rank == task->seat->rank || layout->way[rank] == STAGED)
+        if (rank == task->seat->rank || layout->way[rank] == PIPELINED)
             continue;
         if (world == 2 && layout->way[rank] == INLINE)
             block = shc_task_payload(task, rank) + NARROW_BYTES;
@@ -278,7 +278,7 @@ SHC_INLINE void take_inline_and_packed(struct shc_task *task, int world,
 static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    const size_t bytes = layout->way[task->seat->rank] == STAGED ? layout->in_bytes[peer] : 0;
+    const size_t bytes = layout->way[task->seat->rank] == PIPELINED ? layout->in_bytes[peer] : 0;
     struct shc_span chunk = shc_plan_chunk(bytes, layout->chunk_bytes, k);
     return (struct shc_span){layout->in_offset[peer] + chunk.offset, chunk.bytes};
 }
@@ -286,7 +286,7 @@ static struct shc_span given(const struct shc_task *task, int peer, uint64_t k)
 static struct shc_span got(const struct shc_task *task, int peer, uint64_t k)
 {
     const struct layout *layout = task->more;
-    const size_t bytes = layout->way[peer] == STAGED ? layout->its_bytes[peer] : 0;
+    const size_t bytes = layout->way[peer] == PIPELINED ? layout->its_bytes[peer] : 0;
     struct shc_span chunk = shc_plan_chunk(bytes, layout->chunk_bytes, k);
     return (struct shc_span){layout->out_offset[peer] + chunk.offset, chunk.bytes};
 }
@@ -299,7 +299,7 @@ static void take_own(struct shc_task *task, struct shc_span chunk, char *const *
     for (int rank = 0; rank < task->seat->world_size; rank++) {
         struct shc_span block = {layout->its_offset[rank], layout->its_bytes[rank]};
         struct shc_span mine = shc_plan_overlap(chunk, block);
-        if (rank != task->seat->rank && layout->way[rank] == STAGED && mine.bytes > 0)
+        if (rank != task->seat->rank && layout->way[rank] == PIPELINED && mine.bytes > 0)
             shc_buf_write(&task->out, layout->out_offset[rank] + (mine.offset - block.offset),
                           slots[rank] + (mine.offset - chunk.offset), mine.bytes);
     }
@@ -318,7 +318,7 @@ static enum shc_status move(struct shc_swap *swap, struct layout *layout)
         return shc_swap_run(swap);
     }
     SHC_TRY(shc_small_slots_reuse(task));
-    struct shc_shout shout = {
+    struct shc_flow run = {
         .task = task,
         .total_bytes = layout->input,
         .giver = -1,
@@ -327,7 +327,7 @@ static enum shc_status move(struct shc_swap *swap, struct layout *layout)
         .give = shc_give_input,
         .take = take_own,
     };
-    return shc_shout_run(&shout);
+    return shc_flow_run(&run);
 }
 
 /* pre: look_at_tensors(). Input and output share whole tensors at most (shc_sides_check()). */
@@ -344,7 +344,7 @@ SHC_INLINE enum shc_status exchange_blocks(struct shc_task *task, int world, str
 {
     const int me = task->seat->rank;
     struct shc_swap swap = {.task = task, .given = given, .got = got};
-    if (layout->way[me] == STAGED)
+    if (layout->way[me] == PIPELINED)
         shc_swap_begin(&swap);
     else
         shc_swap_begin_empty(&swap);
@@ -392,9 +392,9 @@ enum shc_status shc_alltoall_run(struct shc_task *task)
 const char *shc_alltoall_path(const struct shc_tuning *tuning, size_t bytes, int world_size)
 {
     static const char *const names[] = {
-        [STAGED] = "pipelined", [PACKED] = "small slot", [INLINE] = "call line"};
+        [PIPELINED] = "pipelined", [PACKED] = "small slot", [INLINE] = "call line"};
     const size_t most = tuning->small_of_two_bytes;
     if (world_size == 2)
         return names[way_of_two(most, bytes < WIDE, bytes)];
-    return names[bytes <= packed_room(world_size) / (size_t)world_size ? PACKED : STAGED];
+    return names[bytes <= packed_room(world_size) / (size_t)world_size ? PACKED : PIPELINED];
 }

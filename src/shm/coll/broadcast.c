@@ -40,9 +40,9 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line, size_t
     return SHC_OK;
 }
 
-static enum shc_status run_staged(struct shc_task *task, size_t bytes)
+static enum shc_status run_pipelined(struct shc_task *task, size_t bytes)
 {
-    struct shc_shout shout = {
+    struct shc_flow run = {
         .task = task,
         .total_bytes = bytes,
         .giver = task->call.root,
@@ -50,11 +50,11 @@ static enum shc_status run_staged(struct shc_task *task, size_t bytes)
         .give = shc_give_input,
         .take = take,
     };
-    shc_shout_begin(&shout);
+    shc_flow_begin(&run);
     shc_task_enter(task);
-    shc_shout_go_on(&shout);
+    shc_flow_go_on(&run);
     SHC_TRY(shc_task_meet(task));
-    return task->seat->world_size > 1 ? shc_shout_run(&shout) : SHC_OK;
+    return task->seat->world_size > 1 ? shc_flow_run(&run) : SHC_OK;
 }
 
 enum shc_status shc_broadcast_run(struct shc_task *task)
@@ -68,6 +68,6 @@ enum shc_status shc_broadcast_run(struct shc_task *task)
     case SHC_ALGO_SMALL:
         return run_one_round(task, false, bytes);
     default:
-        return run_staged(task, bytes);
+        return run_pipelined(task, bytes);
     }
 }

@@ -36,8 +36,8 @@
  * The small slots serve other operations by parity of the epoch, without a check (CALL-3). So an operation
  * that cuts a message through them ends only when all takers have read the last chunk (STAGE-25).
  */
-struct shout_flow {
-    const struct shc_shout *shout;
+struct flow_run {
+    const struct shc_flow *run;
     bool small;
     bool gives, takes;
     struct shc_copy_meter meter; /* measures what this rank gives */
@@ -45,9 +45,9 @@ struct shout_flow {
     bool timed_whole;            /* the message is timed as a whole, until it has been read */
 };
 
-static struct shc_span chunk_of(const struct shc_shout *shout, uint64_t k)
+static struct shc_span chunk_of(const struct shc_flow *run, uint64_t k)
 {
-    return shc_plan_chunk(shout->total_bytes, shout->cut.chunk_bytes, k);
+    return shc_plan_chunk(run->total_bytes, run->cut.chunk_bytes, k);
 }
 
 /* The trial of copy modes for what this rank stores. NULL: the message is too short to be worth
@@ -62,17 +62,17 @@ static struct shc_copy_trial *trial_of(const struct shc_task *task)
 /* After chunk k: notes a round when it is full, and the rest of this rank's input, which may end
  * before the flow. The time contains the copies of what the rank keeps of the chunks before, in
  * every mode alike. */
-static void note_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chunk)
+static void note_chunk(struct flow_run *flow, uint64_t k, struct shc_span chunk)
 {
     struct shc_copy_meter *meter = &flow->meter;
-    const size_t input = flow->shout->task->in.bytes;
+    const size_t input = flow->run->task->in.bytes;
     const size_t own = shc_plan_overlap(chunk, (struct shc_span){0, input}).bytes;
     if (k < flow->first_noted) {
         shc_copy_meter_restart(meter);
         return;
     }
     meter->bytes += own;
-    const bool last = k + 1 == flow->shout->cut.chunk_count || chunk.offset + chunk.bytes >= input;
+    const bool last = k + 1 == flow->run->cut.chunk_count || chunk.offset + chunk.bytes >= input;
     if (own > 0 && (meter->bytes >= SHC_COPY_ROUND || last) && !flow->timed_whole)
         shc_copy_meter_note(meter);
 }
@@ -85,104 +85,104 @@ static void note_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chun
  * Rule 1 does not hold for a short input that ends before the inputs of other ranks. It would wait for these
  * as well.
  */
-static void begin_meter(struct shout_flow *flow)
+static void begin_meter(struct flow_run *flow)
 {
-    const struct shc_shout *shout = flow->shout;
-    const size_t input = shc_min_size(shout->task->in.bytes, shout->total_bytes);
-    const uint64_t own = shc_plan_chunk_count(input, shout->cut.chunk_bytes);
-    flow->meter = shout->meter;
-    flow->meter.trial = trial_of(shout->task);
+    const struct shc_flow *run = flow->run;
+    const size_t input = shc_min_size(run->task->in.bytes, run->total_bytes);
+    const uint64_t own = shc_plan_chunk_count(input, run->cut.chunk_bytes);
+    flow->meter = run->meter;
+    flow->meter.trial = trial_of(run->task);
     if (!flow->meter.trial)
         return;
     const bool tries = shc_copy_trial_tries(flow->meter.trial);
-    if (tries && own >= 3 * shout->cut.depth) {
+    if (tries && own >= 3 * run->cut.depth) {
         shc_copy_meter_restart(&flow->meter);
-        flow->first_noted = shout->cut.depth;
+        flow->first_noted = run->cut.depth;
         return;
     }
     shc_copy_meter_resume(&flow->meter);
-    flow->meter.bytes = shc_min_size((size_t)shout->begun * shout->cut.chunk_bytes, input);
-    flow->timed_whole = tries && own == shout->cut.chunk_count;
-    if (shout->begun > 0 && shout->begun >= own && !flow->timed_whole)
+    flow->meter.bytes = shc_min_size((size_t)run->begun * run->cut.chunk_bytes, input);
+    flow->timed_whole = tries && own == run->cut.chunk_count;
+    if (run->begun > 0 && run->begun >= own && !flow->timed_whole)
         shc_copy_meter_note(&flow->meter);
 }
 
 /* Bytes of a rank's broadcast slots before the place of chunk k. */
-static size_t place_of(const struct shc_shout *shout, uint64_t k)
+static size_t place_of(const struct shc_flow *run, uint64_t k)
 {
-    const struct shc_cut *cut = &shout->cut;
+    const struct shc_cut *cut = &run->cut;
     return (cut->first + k) % cut->depth * cut->place_bytes;
 }
 
-static char *slot_of(const struct shout_flow *flow, int rank, uint64_t k)
+static char *slot_of(const struct flow_run *flow, int rank, uint64_t k)
 {
-    const struct shc_task *task = flow->shout->task;
+    const struct shc_task *task = flow->run->task;
     if (flow->small) /* one after the other in one operation: nothing changes hands */
         return shc_seat_slot_in(task->seat, rank, k);
-    return shc_arena_shouts(task->arena, rank) + place_of(flow->shout, k);
+    return shc_arena_bcast_slots(task->arena, rank) + place_of(flow->run, k);
 }
 
-static uint64_t step(const struct shc_shout *shout, uint64_t number)
+static uint64_t step(const struct shc_flow *run, uint64_t number)
 {
-    return shout->first_step + number;
+    return run->first_step + number;
 }
 
 /* The only giver of a flow takes nothing, and the only taker gives nothing: each has what it would
  * read. */
-static bool is_giver(const struct shc_shout *shout, int rank)
+static bool is_giver(const struct shc_flow *run, int rank)
 {
-    return shout->giver >= 0 ? rank == shout->giver : rank != shout->taker;
+    return run->giver >= 0 ? rank == run->giver : rank != run->taker;
 }
 
-static bool is_taker(const struct shc_shout *shout, int rank)
+static bool is_taker(const struct shc_flow *run, int rank)
 {
-    return shout->taker >= 0 ? rank == shout->taker : rank != shout->giver;
+    return run->taker >= 0 ? rank == run->taker : rank != run->giver;
 }
 
 /* Waits until all takers except this rank have taken chunk k. */
-static enum shc_status wait_taken(const struct shout_flow *flow, uint64_t k)
+static enum shc_status wait_taken(const struct flow_run *flow, uint64_t k)
 {
-    struct shc_wait *wait = &flow->shout->task->wait;
+    struct shc_wait *wait = &flow->run->task->wait;
     for (int rank = 0; rank < wait->seat->world_size; rank++)
-        if (rank != wait->seat->rank && is_taker(flow->shout, rank))
-            SHC_TRY(shc_progress_wait(wait, rank, step(flow->shout, shc_plan_step_work(k))));
+        if (rank != wait->seat->rank && is_taker(flow->run, rank))
+            SHC_TRY(shc_progress_wait(wait, rank, step(flow->run, shc_plan_step_work(k))));
     return SHC_OK;
 }
 
-static enum shc_status store_chunk(struct shout_flow *flow, uint64_t k, struct shc_span chunk)
+static enum shc_status store_chunk(struct flow_run *flow, uint64_t k, struct shc_span chunk)
 {
-    struct shc_task *task = flow->shout->task;
-    if (k >= flow->shout->cut.depth)
-        SHC_TRY(wait_taken(flow, k - flow->shout->cut.depth));
-    flow->shout->give(task, chunk, slot_of(flow, task->seat->rank, k));
-    shc_progress_publish(task->seat, task->wait.epoch, step(flow->shout, shc_plan_step_out(k)));
+    struct shc_task *task = flow->run->task;
+    if (k >= flow->run->cut.depth)
+        SHC_TRY(wait_taken(flow, k - flow->run->cut.depth));
+    flow->run->give(task, chunk, slot_of(flow, task->seat->rank, k));
+    shc_progress_publish(task->seat, task->wait.epoch, step(flow->run, shc_plan_step_out(k)));
     if (flow->meter.trial)
         note_chunk(flow, k, chunk);
     return SHC_OK;
 }
 
-static enum shc_status give_chunk(struct shout_flow *flow, uint64_t k)
+static enum shc_status give_chunk(struct flow_run *flow, uint64_t k)
 {
-    const struct shc_span chunk = chunk_of(flow->shout, k);
-    if (k >= flow->shout->begun)
+    const struct shc_span chunk = chunk_of(flow->run, k);
+    if (k >= flow->run->begun)
         SHC_TRY(store_chunk(flow, k, chunk));
-    if (flow->shout->keep)
-        flow->shout->keep(flow->shout->task, chunk);
+    if (flow->run->keep)
+        flow->run->keep(flow->run->task, chunk);
     return SHC_OK;
 }
 
-static enum shc_status take_chunk(const struct shout_flow *flow, uint64_t k)
+static enum shc_status take_chunk(const struct flow_run *flow, uint64_t k)
 {
-    struct shc_task *task = flow->shout->task;
+    struct shc_task *task = flow->run->task;
     char *slots[SHC_MAX_WORLD];
     for (int rank = 0; rank < task->seat->world_size; rank++) {
         slots[rank] = slot_of(flow, rank, k);
-        if (rank != task->seat->rank && is_giver(flow->shout, rank) &&
-            !(k == 0 && flow->shout->announced))
-            SHC_TRY(shc_progress_wait(&task->wait, rank, step(flow->shout, shc_plan_step_out(k))));
+        if (rank != task->seat->rank && is_giver(flow->run, rank) &&
+            !(k == 0 && flow->run->announced))
+            SHC_TRY(shc_progress_wait(&task->wait, rank, step(flow->run, shc_plan_step_out(k))));
     }
-    flow->shout->take(task, chunk_of(flow->shout, k), slots);
-    shc_progress_publish(task->seat, task->wait.epoch, step(flow->shout, shc_plan_step_work(k)));
+    flow->run->take(task, chunk_of(flow->run, k), slots);
+    shc_progress_publish(task->seat, task->wait.epoch, step(flow->run, shc_plan_step_work(k)));
     return SHC_OK;
 }
 
@@ -217,30 +217,30 @@ enum shc_status shc_small_slots_reuse(struct shc_task *task)
 
 /* Cuts the message into places of broadcast slots, chunk 0 after those of the last flow; or into
  * small slots. */
-static struct shc_cut cut_for(const struct shc_shout *shout, bool arena)
+static struct shc_cut cut_for(const struct shc_flow *run, bool arena)
 {
-    const struct shc_task *task = shout->task;
+    const struct shc_task *task = run->task;
     struct shc_cut cut = {.place_bytes = SHC_SMALL_SLOT_BYTES, .depth = SHC_SMALL_SLOTS};
     if (arena) {
         const struct shc_arena_geometry *g = &task->arena->geometry;
-        cut.place_bytes = shc_select_piece(task->tuning, shout->total_bytes, g->shout_bytes,
+        cut.place_bytes = shc_select_piece(task->tuning, run->total_bytes, g->bcast_slot_bytes,
                                            task->seat->world_size);
-        cut.depth = (uint32_t)(g->shout_depth * g->shout_bytes / cut.place_bytes);
-        const size_t end = shc_arena_places_end(&task->arena->shouted);
+        cut.depth = (uint32_t)(g->bcast_slot_depth * g->bcast_slot_bytes / cut.place_bytes);
+        const size_t end = shc_arena_places_end(&task->arena->in_bcast_slots);
         cut.first = (uint32_t)(shc_div_ceil(end, cut.place_bytes) % cut.depth);
     }
     /* The size of opaque elements may not divide it. */
     cut.chunk_bytes = cut.place_bytes - cut.place_bytes % task->call.elem_bytes;
-    cut.chunk_count = shc_plan_chunk_count(shout->total_bytes, cut.chunk_bytes);
+    cut.chunk_count = shc_plan_chunk_count(run->total_bytes, cut.chunk_bytes);
     return cut;
 }
 
 /* The next flow begins after the places of this one. */
-static void leave_places(const struct shout_flow *flow)
+static void leave_places(const struct flow_run *flow)
 {
-    const struct shc_task *task = flow->shout->task;
-    const struct shc_cut *cut = &flow->shout->cut;
-    task->arena->shouted = (struct shc_arena_places){
+    const struct shc_task *task = flow->run->task;
+    const struct shc_cut *cut = &flow->run->cut;
+    task->arena->in_bcast_slots = (struct shc_arena_places){
         .epoch = task->wait.epoch,
         .first = cut->first * cut->place_bytes,
         .bytes = (size_t)cut->chunk_count * cut->place_bytes,
@@ -251,74 +251,74 @@ static void leave_places(const struct shout_flow *flow)
 }
 
 /* pre: the message is cut for broadcast slots. */
-static bool is_free(const struct shc_shout *shout, uint64_t k)
+static bool is_free(const struct shc_flow *run, uint64_t k)
 {
-    const struct shc_task *task = shout->task;
-    return k < shout->cut.depth && shc_arena_is_free(task->arena, task->wait.epoch,
-                                                     place_of(shout, k), shout->cut.place_bytes);
+    const struct shc_task *task = run->task;
+    return k < run->cut.depth &&
+           shc_arena_is_free(task->arena, task->wait.epoch, place_of(run, k), run->cut.place_bytes);
 }
 
 /* Cuts the message once, before leave_places() notes the places of this flow. Without an arena
  * nothing is announced. */
-static void cut_once(struct shc_shout *shout, bool arena)
+static void cut_once(struct shc_flow *run, bool arena)
 {
-    if (shout->cut.depth > 0)
+    if (run->cut.depth > 0)
         return;
-    shout->cut = cut_for(shout, arena);
-    shout->announced = shout->announced && is_free(shout, 0);
+    run->cut = cut_for(run, arena);
+    run->announced = run->announced && is_free(run, 0);
 }
 
 /* If this rank stored nothing in the operation before, all slots are free: it has met all other
  * ranks since they read its memory (STAGE-21). */
-static bool may_store(const struct shc_shout *shout, uint64_t k)
+static bool may_store(const struct shc_flow *run, uint64_t k)
 {
-    const struct shc_task *task = shout->task;
+    const struct shc_task *task = run->task;
     const bool rested = task->arena->stored_epoch + 1 < task->wait.epoch;
-    return (rested && k < shout->cut.depth) || is_free(shout, k);
+    return (rested && k < run->cut.depth) || is_free(run, k);
 }
 
-static void begin_chunk(struct shc_shout *shout)
+static void begin_chunk(struct shc_flow *run)
 {
-    struct shc_task *task = shout->task;
-    const uint64_t k = shout->begun++;
-    shout->give(task, chunk_of(shout, k),
-                shc_arena_shouts(task->arena, task->seat->rank) + place_of(shout, k));
+    struct shc_task *task = run->task;
+    const uint64_t k = run->begun++;
+    run->give(task, chunk_of(run, k),
+              shc_arena_bcast_slots(task->arena, task->seat->rank) + place_of(run, k));
 }
 
-void shc_shout_begin(struct shc_shout *shout)
+void shc_flow_begin(struct shc_flow *run)
 {
-    struct shc_task *task = shout->task;
-    shout->announced = task->arena->made;
+    struct shc_task *task = run->task;
+    run->announced = task->arena->made;
     /* A rank that only takes learns after its call line whether chunk 0 is announced. */
-    if (!shout->announced || !is_giver(shout, task->seat->rank))
+    if (!run->announced || !is_giver(run, task->seat->rank))
         return;
-    shout->meter.trial = trial_of(task);
-    shc_copy_meter_begin(&shout->meter);
-    cut_once(shout, true);
-    if (shout->announced)
-        begin_chunk(shout);
-    shc_copy_meter_pause(&shout->meter);
+    run->meter.trial = trial_of(task);
+    shc_copy_meter_begin(&run->meter);
+    cut_once(run, true);
+    if (run->announced)
+        begin_chunk(run);
+    shc_copy_meter_pause(&run->meter);
 }
 
-void shc_shout_go_on(struct shc_shout *shout)
+void shc_flow_go_on(struct shc_flow *run)
 {
-    struct shc_task *task = shout->task;
+    struct shc_task *task = run->task;
     struct shc_copy_trial *trial = trial_of(task);
-    if (!task->arena->made || !is_giver(shout, task->seat->rank) ||
-        is_taker(shout, task->seat->rank) || (trial && shc_copy_trial_tries(trial)))
+    if (!task->arena->made || !is_giver(run, task->seat->rank) || is_taker(run, task->seat->rank) ||
+        (trial && shc_copy_trial_tries(trial)))
         return;
-    shout->meter.trial = trial;
-    shc_copy_meter_begin(&shout->meter);
-    cut_once(shout, true);
-    const bool eager = shout->total_bytes <= EAGER_BYTES;
-    while (shout->begun < shout->cut.chunk_count && may_store(shout, shout->begun)) {
+    run->meter.trial = trial;
+    shc_copy_meter_begin(&run->meter);
+    cut_once(run, true);
+    const bool eager = run->total_bytes <= EAGER_BYTES;
+    while (run->begun < run->cut.chunk_count && may_store(run, run->begun)) {
         if ((!eager && shc_call_all_here(&task->wait)) || shc_group_failed(task->seat))
             break;
-        begin_chunk(shout);
+        begin_chunk(run);
         shc_progress_publish(task->seat, task->wait.epoch,
-                             step(shout, shc_plan_step_out(shout->begun - 1)));
+                             step(run, shc_plan_step_out(run->begun - 1)));
     }
-    shc_copy_meter_pause(&shout->meter);
+    shc_copy_meter_pause(&run->meter);
 }
 
 /*
@@ -327,35 +327,35 @@ void shc_shout_go_on(struct shc_shout *shout)
  * its stores would have to fetch the lines from those readers. It is done a few instructions later.
  * It does not ask for the places of this operation, which are being read.
  */
-static void ask_ahead(const struct shout_flow *flow)
+static void ask_ahead(const struct flow_run *flow)
 {
-    const struct shc_task *task = flow->shout->task;
-    const struct shc_cut *cut = &flow->shout->cut;
+    const struct shc_task *task = flow->run->task;
+    const struct shc_cut *cut = &flow->run->cut;
     const struct shc_copy_trial *trial = trial_of(task);
     if (flow->small || flow->takes || (trial && trial->mode == SHC_COPY_NON_TEMPORAL) ||
-        flow->shout->total_bytes > task->tuning->prefetch_bytes)
+        flow->run->total_bytes > task->tuning->prefetch_bytes)
         return;
-    const size_t bytes = shc_plan_free_bytes(cut->chunk_count, cut->depth, cut->place_bytes,
-                                             flow->shout->total_bytes);
+    const size_t bytes =
+        shc_plan_free_bytes(cut->chunk_count, cut->depth, cut->place_bytes, flow->run->total_bytes);
     for (size_t done = 0; done < bytes; done += cut->place_bytes)
         shc_cpu_will_store(
             slot_of(flow, task->seat->rank, cut->chunk_count + done / cut->place_bytes),
             shc_min_size(cut->place_bytes, bytes - done));
 }
 
-enum shc_status shc_shout_run(struct shc_shout *shout)
+enum shc_status shc_flow_run(struct shc_flow *run)
 {
-    struct shc_task *task = shout->task;
+    struct shc_task *task = run->task;
     bool arena;
     SHC_TRY(shc_task_arena(task, &arena));
-    cut_once(shout, arena);
-    struct shout_flow flow = {
-        .shout = shout,
+    cut_once(run, arena);
+    struct flow_run flow = {
+        .run = run,
         .small = !arena,
-        .gives = is_giver(shout, task->seat->rank),
-        .takes = is_taker(shout, task->seat->rank),
+        .gives = is_giver(run, task->seat->rank),
+        .takes = is_taker(run, task->seat->rank),
     };
-    const uint64_t n = shout->cut.chunk_count;
+    const uint64_t n = run->cut.chunk_count;
     SHC_TRY(shc_check_length(task, n));
     if (arena)
         leave_places(&flow);

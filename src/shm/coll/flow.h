@@ -32,7 +32,7 @@ struct shc_cut {
  * on the slots that hold chunk k, if this rank is a taker. The only taker of a flow gives nothing,
  * so its own slot is not filled.
  */
-struct shc_shout {
+struct shc_flow {
     struct shc_task *task;
     size_t total_bytes;  /* of one giver's contribution */
     int giver;           /* the only rank that gives; -1: all ranks except the only taker */
@@ -59,15 +59,15 @@ void shc_give_input(struct shc_task *task, struct shc_span chunk, char *slot);
 /* Before the call line, which then announces chunk 0: stores chunk 0, if no rank may still be
  * reading what lies there (STAGE-17, STAGE-18). All ranks call it, or none. The flow must be run;
  * otherwise no rank reads what it has stored. */
-void shc_shout_begin(struct shc_shout *shout);
+void shc_flow_begin(struct shc_flow *run);
 
 /* Between entering and meeting: a rank that gives and does not take stores more chunks into free
  * slots (STAGE-20). It stores a few, or as many as it can while other ranks have not arrived. Each
  * rank may call it or not. */
-void shc_shout_go_on(struct shc_shout *shout);
+void shc_flow_go_on(struct shc_flow *run);
 
 /* pre: the ranks have met. */
-SHC_NODISCARD enum shc_status shc_shout_run(struct shc_shout *shout);
+SHC_NODISCARD enum shc_status shc_flow_run(struct shc_flow *run);
 
 /* ---- exchange cells ---- */
 

@@ -95,13 +95,13 @@ static void keep_chunk(struct shc_task *task, uint64_t k)
     keep(task, given(task, -1, k));
 }
 
-static enum shc_status run_staged(struct shc_task *task)
+static enum shc_status run_pipelined(struct shc_task *task)
 {
     /* All-gather of two ranks: what a rank has read is where it stores next. */
     const bool swaps = task->seat->world_size == 2 && task->call.kind == SHC_ALL_GATHER;
     struct shc_swap swap = {.task = task, .given = given, .got = got, .keep = keep_chunk};
     bool arena;
-    struct shc_shout shout = {
+    struct shc_flow run = {
         .task = task,
         .total_bytes = task->in.bytes,
         .giver = -1,
@@ -113,10 +113,10 @@ static enum shc_status run_staged(struct shc_task *task)
     if (swaps)
         shc_swap_begin(&swap);
     else if (taker_of(task) < 0) /* a gather stores nothing so early (STAGE-19) */
-        shc_shout_begin(&shout);
+        shc_flow_begin(&run);
     shc_task_enter(task);
     if (!swaps)
-        shc_shout_go_on(&shout);
+        shc_flow_go_on(&run);
     SHC_TRY(shc_task_meet(task));
     if (task->seat->world_size == 1 || taker_of(task) == task->seat->rank)
         keep_own(task);
@@ -127,7 +127,7 @@ static enum shc_status run_staged(struct shc_task *task)
         swap.chunk_count = shc_plan_chunk_count(task->in.bytes, shc_task_cell_bytes(task));
         return shc_swap_run(&swap);
     }
-    return shc_shout_run(&shout);
+    return shc_flow_run(&run);
 }
 
 enum shc_status shc_gather_run(struct shc_task *task)
@@ -140,6 +140,6 @@ enum shc_status shc_gather_run(struct shc_task *task)
     case SHC_ALGO_SMALL:
         return run_one_round(task, false);
     default:
-        return run_staged(task);
+        return run_pipelined(task);
     }
 }

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { SLOT = SHC_SMALL_SLOT_BYTES, RELAY = SHC_RELAY_BYTES, LINE = SHC_LINE_BYTES };
+enum { SLOT = SHC_SMALL_SLOT_BYTES, RELAY = SHC_HAND_OFF_SLOT_BYTES, LINE = SHC_LINE_BYTES };
 enum { CELL = SHC_ARENA_MAX_CELL_BYTES, LEAST = SHC_ARENA_MIN_CELL_BYTES };
 #define MANY ((size_t)1 << 40)
 
@@ -112,14 +112,14 @@ const struct shc_key shc_keys[SHC_KEYS] = {
     },
     {
         "broadcast_slot",
-        OF_LINES(arena.shout_bytes, LEAST, CELL),
+        OF_LINES(arena.bcast_slot_bytes, LEAST, CELL),
         .sets = "Bytes of a broadcast slot, which one rank fills and all others read. Reduction "
                 "threads raise it.",
         .row = "broadcast, 128k to 4m",
     },
     {
         "broadcast_depth",
-        FROM_TO(arena.shout_depth, 2, SHC_ARENA_MAX_SHOUT_DEPTH),
+        FROM_TO(arena.bcast_slot_depth, 2, SHC_ARENA_MAX_BCAST_SLOT_DEPTH),
         AUTO("24; 4 with more than four ranks"),
         .sets = "Broadcast slots of each rank. Three and four ranks share twice as many.",
         .row = "broadcast, 128k to 4m",
@@ -204,8 +204,8 @@ static const struct {
     {"lockstep_from", "all_reduce.unpipelined_from"},
     {"chunk_of_many", "chunk"},
     {"shout", "broadcast_slot"},
-    {"shout_depth", "broadcast_depth"},
-    {"shout_depth_of_many", "broadcast_depth"},
+    {"bcast_slot_depth", "broadcast_depth"},
+    {"bcast_slot_depth_of_many", "broadcast_depth"},
     {"flag", "flag_latency"},
     {"stream", "staging.non_temporal_from"},
     {"stream_out", "output.non_temporal_from"},

@@ -70,12 +70,12 @@ SHC_INLINE uint64_t shc_plan_step_work(uint64_t k)
 
 /* Step numbers without a pipeline (STAGE-8). Each chunk is worked on before the next one is handed
  * out: out(0), work(0), out(1), ... */
-SHC_INLINE uint64_t shc_plan_lockstep_out(uint64_t k)
+SHC_INLINE uint64_t shc_plan_unpipelined_out(uint64_t k)
 {
     return 2 * k + 1;
 }
 
-SHC_INLINE uint64_t shc_plan_lockstep_work(uint64_t k)
+SHC_INLINE uint64_t shc_plan_unpipelined_work(uint64_t k)
 {
     return 2 * k + 2;
 }

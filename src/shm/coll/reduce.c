@@ -41,14 +41,14 @@
 #include "shm/coll/reduction.h"
 #include "shm/coll/runs.h"
 
-static enum shc_status run_staged(struct shc_task *task)
+static enum shc_status run_pipelined(struct shc_task *task)
 {
-    struct shc_shout shout = shc_task_reduce_shout(task, task->call.root);
-    shc_shout_begin(&shout);
+    struct shc_flow run = shc_task_reduce_flow(task, task->call.root);
+    shc_flow_begin(&run);
     shc_task_enter_reducing(task, 0);
-    shc_shout_go_on(&shout);
+    shc_flow_go_on(&run);
     SHC_TRY(shc_task_meet(task));
-    return shc_task_run_reduce_shout(&shout);
+    return shc_task_run_reduce_flow(&run);
 }
 
 /* ---- reduce-scatter, then gather ---- */
@@ -183,8 +183,8 @@ static enum shc_status run_spread(struct shc_task *task)
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena)
         return run_exchange(task);
-    struct shc_shout shout = shc_task_reduce_shout(task, task->call.root);
-    return shc_task_run_reduce_shout(&shout);
+    struct shc_flow run = shc_task_reduce_flow(task, task->call.root);
+    return shc_task_run_reduce_flow(&run);
 }
 
 enum shc_status shc_reduce_run(struct shc_task *task)
@@ -205,6 +205,6 @@ enum shc_status shc_reduce_run(struct shc_task *task)
     case SHC_ALGO_SCATTER_GATHER:
         return run_spread(task);
     default:
-        return run_staged(task);
+        return run_pipelined(task);
     }
 }

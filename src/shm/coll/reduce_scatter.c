@@ -89,7 +89,7 @@ static enum shc_status move(struct shc_swap *swap, size_t largest)
     }
     if (task->more) /* the tables are in the slots that are filled next */
         SHC_TRY(shc_small_slots_reuse(task));
-    struct shc_shout shout = {
+    struct shc_flow run = {
         .task = task,
         .total_bytes = task->in.bytes,
         .giver = -1,
@@ -99,18 +99,18 @@ static enum shc_status move(struct shc_swap *swap, size_t largest)
         .take = take_own,
     };
     if (shc_bufs_are_apart(&task->in, &task->out))
-        return shc_shout_run(&shout);
+        return shc_flow_run(&run);
     /* The output may be another rank's block of the input, and that block has not left yet. */
     const struct shc_buf in = task->in;
     void *copy;
     SHC_TRY(shc_task_copy_input(task, &copy));
-    enum shc_status st = shc_shout_run(&shout);
+    enum shc_status st = shc_flow_run(&run);
     task->in = in;
     free(copy);
     return st;
 }
 
-static enum shc_status run_staged(struct shc_task *task)
+static enum shc_status run_pipelined(struct shc_task *task)
 {
     struct shc_swap swap = {.task = task, .given = given, .take = take_block};
     shc_swap_begin(&swap);
@@ -133,7 +133,7 @@ enum shc_status shc_reduce_scatter_run(struct shc_task *task)
     case SHC_ALGO_SMALL:
         return shc_task_reduce_round(task, false, skip, where);
     default:
-        return run_staged(task);
+        return run_pipelined(task);
     }
 }
 

@@ -109,9 +109,9 @@ static void take_reduced(struct shc_task *task, struct shc_span chunk, char *con
     shc_task_reduce_cells(task, slots, chunk, chunk);
 }
 
-struct shc_shout shc_task_reduce_shout(struct shc_task *task, int taker)
+struct shc_flow shc_task_reduce_flow(struct shc_task *task, int taker)
 {
-    return (struct shc_shout){
+    return (struct shc_flow){
         .task = task,
         .total_bytes = task->in.bytes,
         .giver = -1,
@@ -121,9 +121,9 @@ struct shc_shout shc_task_reduce_shout(struct shc_task *task, int taker)
     };
 }
 
-enum shc_status shc_task_run_reduce_shout(struct shc_shout *shout)
+enum shc_status shc_task_run_reduce_flow(struct shc_flow *run)
 {
     double factors[SHC_MAX_WORLD];
-    shc_task_read_factors(shout->task, factors);
-    return shc_shout_run(shout);
+    shc_task_read_factors(run->task, factors);
+    return shc_flow_run(run);
 }

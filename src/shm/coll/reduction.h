@@ -88,5 +88,5 @@ SHC_NODISCARD enum shc_status shc_task_reduce_round(struct shc_task *task, bool 
 
 /* An operation through broadcast slots whose inputs the rank `taker` reduces, or all ranks if it is
  * -1; and the part of that operation after the meeting. */
-struct shc_shout shc_task_reduce_shout(struct shc_task *task, int taker);
-SHC_NODISCARD enum shc_status shc_task_run_reduce_shout(struct shc_shout *shout);
+struct shc_flow shc_task_reduce_flow(struct shc_task *task, int taker);
+SHC_NODISCARD enum shc_status shc_task_run_reduce_flow(struct shc_flow *run);

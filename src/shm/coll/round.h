@@ -25,8 +25,8 @@ SHC_INLINE char *shc_round_place(const struct shc_task *task, const struct shc_r
         return shc_task_payload(task, rank);
     if (!round->one_way)
         return shc_seat_small_slot(task->seat, rank, task->wait.epoch);
-    if (task->seat->world_size == SHC_RELAY_RANKS)
-        return shc_seat_relay(task->seat, task->seat->relay.slot);
+    if (task->seat->world_size == SHC_HAND_OFF_SLOT_RANKS)
+        return shc_seat_hand_off_slot(task->seat, task->seat->hand_off_slot.slot);
     return shc_seat_slot_in(task->seat, rank, task->wait.epoch);
 }
 
@@ -47,8 +47,9 @@ SHC_INLINE struct shc_round shc_round_begin(const struct shc_task *task, bool in
     if (in_line || !one_way)
         return round;
     const bool root_takes = task->call.kind == SHC_GATHER || task->call.kind == SHC_REDUCE;
-    if (seat->world_size == SHC_RELAY_RANKS)
-        shc_relay_pass(seat, root_takes ? 1 - task->call.root : task->call.root, task->wait.epoch);
+    if (seat->world_size == SHC_HAND_OFF_SLOT_RANKS)
+        shc_hand_off_slot_pass(seat, root_takes ? 1 - task->call.root : task->call.root,
+                               task->wait.epoch);
     seat->lent[task->wait.epoch & 1] =
         lent_bytes <= task->tuning->prefetch_bytes ? (uint32_t)lent_bytes : 0;
     return round;

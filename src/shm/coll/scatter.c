@@ -177,7 +177,7 @@ static enum shc_status run_long(struct shc_task *task)
 {
     const bool is_root = task->seat->rank == task->call.root;
     const bool offers = may_pull(task);
-    struct shc_shout shout = {
+    struct shc_flow run = {
         .task = task,
         .total_bytes = others_bytes(task),
         .giver = task->call.root,
@@ -187,15 +187,15 @@ static enum shc_status run_long(struct shc_task *task)
     };
     const bool able = offers && offer(task);
     if (!offers)
-        shc_shout_begin(&shout);
+        shc_flow_begin(&run);
     shc_task_enter(task);
     if (!able) /* if this rank is unable, no rank copies from the root */
-        shc_shout_go_on(&shout);
+        shc_flow_go_on(&run);
     SHC_TRY(shc_task_meet(task));
     if (able && others_are_able(task))
         return run_pulled(task);
     if (task->seat->world_size > 1)
-        SHC_TRY(shc_shout_run(&shout));
+        SHC_TRY(shc_flow_run(&run));
     if (is_root) /* last, because the others do not wait for it */
         keep_own(task);
     return SHC_OK;

@@ -10,7 +10,7 @@ static const struct shc_tuning defaults = {
     .inline_bytes = SHC_INLINE_BYTES,
     .small_bytes = SHC_SMALL_SLOT_BYTES,
     .small_of_two_bytes = 4 << 10,
-    .handoff_bytes = SHC_RELAY_BYTES,
+    .handoff_bytes = SHC_HAND_OFF_SLOT_BYTES,
     .direct_exchange_bytes = 32 << 10,
     .two_phase_bytes = SHC_TUNING_AUTO,
     .two_phase_reduce_bytes = SHC_TUNING_AUTO,
@@ -28,8 +28,8 @@ static const struct shc_tuning defaults = {
         {
             .chunk_bytes = SHC_TUNING_AUTO,
             .depth = 3,
-            .shout_bytes = 64 << 10,
-            .shout_depth = SHC_TUNING_AUTO,
+            .bcast_slot_bytes = 64 << 10,
+            .bcast_slot_depth = SHC_TUNING_AUTO,
         },
 };
 
@@ -88,7 +88,7 @@ static void settle_for_pool(struct shc_tuning *tuning, int world_size, int threa
     const size_t turn = shc_min_size(parts * SHC_PART_BYTES, SHC_ARENA_MAX_CELL_BYTES);
     raise(&tuning->turn_bytes, turn);
     raise(&tuning->arena.chunk_bytes, turn * (size_t)world_size);
-    raise(&tuning->arena.shout_bytes, turn);
+    raise(&tuning->arena.bcast_slot_bytes, turn);
     raise(&tuning->flag_bytes, SHC_ARENA_MAX_CELL_BYTES); /* a piece is the message, or the slot */
     tuning->unpipelined_bytes = SIZE_MAX;
 }
@@ -97,7 +97,7 @@ void shc_select_settle(struct shc_tuning *tuning, int world_size, int threads, b
 {
     const bool few = world_size <= FEW_RANKS;
     settle(&tuning->arena.chunk_bytes, few ? CHUNK_BYTES : CHUNK_BYTES_OF_MANY);
-    settle(&tuning->arena.shout_depth, few ? BROADCAST_DEPTH : BROADCAST_DEPTH_OF_MANY);
+    settle(&tuning->arena.bcast_slot_depth, few ? BROADCAST_DEPTH : BROADCAST_DEPTH_OF_MANY);
     settle(&tuning->single_copy_bytes, few ? SINGLE_COPY_BYTES : SINGLE_COPY_BYTES_OF_MANY);
     settle(&tuning->two_phase_bytes, crowded ? SIZE_MAX : TWO_PHASE_BYTES);
     settle(&tuning->two_phase_reduce_bytes, crowded ? SIZE_MAX : TWO_PHASE_REDUCE_BYTES);
@@ -210,7 +210,7 @@ unsigned shc_select_parts(enum shc_op_kind kind, enum shc_algorithm algorithm, s
     const bool is_short = bytes <= SHC_ARENA_SHORT_BYTES && algorithm != SHC_ALGO_SCATTER_GATHER;
     if (exchanges(kind, algorithm, world_size))
         return is_short ? 0 : SHC_ARENA_CELLS;
-    return is_short && world_size > FEW_RANKS ? 0 : SHC_ARENA_SHOUTS;
+    return is_short && world_size > FEW_RANKS ? 0 : SHC_ARENA_BCAST_SLOTS;
 }
 
 /* ---- the pieces ---- */

@@ -156,7 +156,7 @@ enum shc_status shc_blocks_spread(struct shc_task *task, const struct shc_blocks
     SHC_TRY(shc_task_arena(task, &arena));
     if (!arena) /* the packed blocks are in the slots that are filled next */
         SHC_TRY(shc_small_slots_reuse(task));
-    struct shc_shout shout = {
+    struct shc_flow run = {
         .task = task,
         .total_bytes = largest,
         .giver = -1,
@@ -166,7 +166,7 @@ enum shc_status shc_blocks_spread(struct shc_task *task, const struct shc_blocks
         .take = take,
         .keep = keep,
     };
-    return shc_shout_run(&shout);
+    return shc_flow_run(&run);
 }
 
 enum shc_status shc_gather_uneven_run(struct shc_task *task)

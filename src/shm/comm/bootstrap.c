@@ -28,7 +28,8 @@ struct arrival {
 
 static size_t segment_bytes(const struct shc_seat *seat)
 {
-    return shc_seat_relay_offset(seat, seat->world_size == SHC_RELAY_RANKS ? SHC_RELAY_SLOTS : 0);
+    return shc_seat_hand_off_slot_offset(
+        seat, seat->world_size == SHC_HAND_OFF_SLOT_RANKS ? SHC_HAND_OFF_SLOTS : 0);
 }
 
 /* Bytes. */
@@ -108,9 +109,9 @@ static enum shc_status take_seat(struct arrival *a)
     SHC_TRY(shc_segment_reserve(&seat->segment, offset, SHC_BLOCK_BYTES, a->comm->arena.node));
     SHC_TRY(shc_segment_reserve(&seat->segment, shc_seat_mail_offset(seat, rank),
                                 shc_mail_reserved_bytes(&seat->mail), a->comm->arena.node));
-    if (seat->world_size == SHC_RELAY_RANKS)
-        SHC_TRY(shc_segment_reserve(&seat->segment, shc_seat_relay_offset(seat, rank),
-                                    SHC_RELAY_BYTES, a->comm->arena.node));
+    if (seat->world_size == SHC_HAND_OFF_SLOT_RANKS)
+        SHC_TRY(shc_segment_reserve(&seat->segment, shc_seat_hand_off_slot_offset(seat, rank),
+                                    SHC_HAND_OFF_SLOT_BYTES, a->comm->arena.node));
     struct shc_identity identity = {.process = seat->self, .cpu_quota = shc_os_cpu_quota()};
     if (shc_os_cpus_allowed(&identity.cpus) != 0)
         memset(&identity.cpus, 0, sizeof identity.cpus);
@@ -118,7 +119,8 @@ static enum shc_status take_seat(struct arrival *a)
     shc_cma_tell(seat, &identity);
     shc_seat_identity_shm(seat, rank)->said = identity;
     a->comm->epoch = SHC_READ_ONCE(shc_seat_header(seat)->first_epoch);
-    seat->relay = (struct shc_relay){.epoch = a->comm->epoch, .giver = -1}; /* none yet */
+    seat->hand_off_slot =
+        (struct shc_hand_off_slot){.epoch = a->comm->epoch, .giver = -1}; /* none yet */
     /* release progress/step -> acquire in shc_wait_has_reached(): the start of all counting. */
     shc_a64_store_release(&shc_seat_progress(seat, rank)->reached,
                           shc_progress_value(a->comm->epoch, 0));

@@ -185,7 +185,7 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
         : comm->arena.tried ? "none"
                             : "not yet",
         comm->arena.made ? comm->arena.segment.bytes : (size_t)0, g->cell_bytes, g->depth,
-        g->shout_bytes, comm->seat.patience.spins, comm->seat.patience_engine.spins, parted,
+        g->bcast_slot_bytes, comm->seat.patience.spins, comm->seat.patience_engine.spins, parted,
         shc_pool_size(comm->budget.pool), (unsigned long long)shc_pool_jobs(comm->budget.pool),
         comm->budget.agreed, comm->budget.from, shc_liveness_marks(comm->liveness) ? "yes" : "no",
         shc_isa_name(shc_isa_chosen()), comm->cma ? "on" : "off", (unsigned long long)pulled,

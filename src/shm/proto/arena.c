@@ -8,9 +8,9 @@
 #include <string.h>
 
 /* With a small limit slots are neither smaller nor fewer. */
-#define MIN_SHOUT_BYTES (8u << 10)
-#define MIN_SHOUT_DEPTH 4
-#define MIN_DEPTH       2
+#define MIN_BCAST_SLOT_BYTES (8u << 10)
+#define MIN_BCAST_SLOT_DEPTH 4
+#define MIN_DEPTH            2
 
 /* verdict = attempt * 4 + outcome, growing. NOT_OPENED: the rank could not open the file. */
 enum outcome { RESERVED = 1, FAILED = 2, NOT_OPENED = 3 };
@@ -31,15 +31,15 @@ static size_t end_of_cells(const struct shc_arena_geometry *g)
     return (size_t)g->pairs_hosted * g->depth * 2 * g->cell_bytes;
 }
 
-static size_t end_of_shouts(const struct shc_arena_geometry *g)
+static size_t end_of_bcast_slots(const struct shc_arena_geometry *g)
 {
-    return shc_arena_shout_offset(g) + g->shout_depth * g->shout_bytes;
+    return shc_arena_bcast_slot_offset(g) + g->bcast_slot_depth * g->bcast_slot_bytes;
 }
 
 static void size_range(struct shc_arena_geometry *g)
 {
-    size_t cells = end_of_cells(g), shouts = end_of_shouts(g);
-    g->range_bytes = shc_align_up(cells > shouts ? cells : shouts, SHC_PAGE_BYTES);
+    size_t cells = end_of_cells(g), bcast_slots = end_of_bcast_slots(g);
+    g->range_bytes = shc_align_up(cells > bcast_slots ? cells : bcast_slots, SHC_PAGE_BYTES);
 }
 
 static size_t cell_bytes(size_t world, const struct shc_arena_sizes *wish)
@@ -52,10 +52,10 @@ static size_t cell_bytes(size_t world, const struct shc_arena_sizes *wish)
 
 /* Three and four ranks share as many slots as two ranks have. With one slot each, every rank would wait until
  * all others have taken the first chunk. */
-static size_t shout_depth(size_t world, const struct shc_arena_sizes *wish)
+static size_t bcast_slot_depth(size_t world, const struct shc_arena_sizes *wish)
 {
-    const size_t shared = shc_div_ceil(2 * wish->shout_depth, world);
-    return world > 4 ? wish->shout_depth : shared < 2 ? 2 : shared;
+    const size_t shared = shc_div_ceil(2 * wish->bcast_slot_depth, world);
+    return world > 4 ? wish->bcast_slot_depth : shared < 2 ? 2 : shared;
 }
 
 static size_t shorter_cell(size_t bytes)
@@ -72,14 +72,14 @@ static struct shc_arena_sizes shorten(const struct shc_arena_sizes *wish, int wo
 {
     struct shc_arena_sizes sizes = *wish;
     const size_t chunk = SHC_ARENA_SHORT_BYTES * (world_size == 2 ? 2 : 1);
-    const size_t shout = world_size > 4 ? SHC_ARENA_SHORT_BYTES : MIN_SHOUT_BYTES;
+    const size_t run = world_size > 4 ? SHC_ARENA_SHORT_BYTES : MIN_BCAST_SLOT_BYTES;
     if (!(parts & SHC_ARENA_CELLS)) {
         sizes.chunk_bytes = shc_min_size(chunk, wish->chunk_bytes);
         sizes.depth = MIN_DEPTH;
     }
-    if (!(parts & SHC_ARENA_SHOUTS)) {
-        sizes.shout_bytes = shc_min_size(shout, wish->shout_bytes);
-        sizes.shout_depth = shc_min_size(2 * (size_t)world_size, wish->shout_depth);
+    if (!(parts & SHC_ARENA_BCAST_SLOTS)) {
+        sizes.bcast_slot_bytes = shc_min_size(run, wish->bcast_slot_bytes);
+        sizes.bcast_slot_depth = shc_min_size(2 * (size_t)world_size, wish->bcast_slot_depth);
     }
     return sizes;
 }
@@ -92,15 +92,15 @@ struct shc_arena_geometry shc_arena_plan(int world_size, size_t limit_bytes,
         .depth = (uint32_t)sizes.depth,
         .cell_bytes = cell_bytes((size_t)world_size, &sizes),
         .pairs_hosted = (uint32_t)world_size / 2,
-        .shout_depth = (uint32_t)shout_depth((size_t)world_size, &sizes),
-        .shout_bytes = sizes.shout_bytes,
+        .bcast_slot_depth = (uint32_t)bcast_slot_depth((size_t)world_size, &sizes),
+        .bcast_slot_bytes = sizes.bcast_slot_bytes,
     };
     for (size_range(&g); total_bytes(&g, world_size) > limit_bytes; size_range(&g)) {
-        const bool shouts = end_of_shouts(&g) > end_of_cells(&g);
-        if (shouts && g.shout_depth > MIN_SHOUT_DEPTH)
-            g.shout_depth--;
-        else if (shouts && g.shout_bytes > MIN_SHOUT_BYTES)
-            g.shout_bytes = shc_align_up(g.shout_bytes / 2, SHC_LINE_BYTES);
+        const bool bcast_slots = end_of_bcast_slots(&g) > end_of_cells(&g);
+        if (bcast_slots && g.bcast_slot_depth > MIN_BCAST_SLOT_DEPTH)
+            g.bcast_slot_depth--;
+        else if (bcast_slots && g.bcast_slot_bytes > MIN_BCAST_SLOT_BYTES)
+            g.bcast_slot_bytes = shc_align_up(g.bcast_slot_bytes / 2, SHC_LINE_BYTES);
         else if (g.cell_bytes > SHC_ARENA_MIN_CELL_BYTES)
             g.cell_bytes = shorter_cell(g.cell_bytes);
         else if (g.depth > MIN_DEPTH)
@@ -124,8 +124,8 @@ size_t shc_arena_least_limit(int world_size)
         .depth = MIN_DEPTH,
         .cell_bytes = SHC_ARENA_MIN_CELL_BYTES,
         .pairs_hosted = (uint32_t)world_size / 2,
-        .shout_depth = MIN_SHOUT_DEPTH,
-        .shout_bytes = MIN_SHOUT_BYTES,
+        .bcast_slot_depth = MIN_BCAST_SLOT_DEPTH,
+        .bcast_slot_bytes = MIN_BCAST_SLOT_BYTES,
     };
     size_range(&g);
     return total_bytes(&g, world_size);
@@ -138,8 +138,8 @@ struct shc_arena_extent shc_arena_extent_of(const struct shc_arena_geometry *geo
     const size_t offset = (size_t)rank * geometry->range_bytes;
     if (world_size > 2 || rank == 0)
         return (struct shc_arena_extent){offset, geometry->range_bytes};
-    const size_t skip = shc_arena_shout_offset(geometry);
-    return (struct shc_arena_extent){offset + skip, end_of_shouts(geometry) - skip};
+    const size_t skip = shc_arena_bcast_slot_offset(geometry);
+    return (struct shc_arena_extent){offset + skip, end_of_bcast_slots(geometry) - skip};
 }
 
 static void plan(struct shc_arena *arena, int world_size, unsigned parts)
@@ -162,11 +162,11 @@ void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes,
 /* With a small limit, a geometry that is to be longer in all may be shorter in a part. */
 static bool is_longer(const struct shc_arena_geometry *a, const struct shc_arena_geometry *b)
 {
-    const size_t shouts = a->shout_depth * a->shout_bytes;
-    const size_t shouts_before = b->shout_depth * b->shout_bytes;
-    if (a->cell_bytes < b->cell_bytes || shouts < shouts_before)
+    const size_t bcast_slots = a->bcast_slot_depth * a->bcast_slot_bytes;
+    const size_t bcast_slots_before = b->bcast_slot_depth * b->bcast_slot_bytes;
+    if (a->cell_bytes < b->cell_bytes || bcast_slots < bcast_slots_before)
         return false;
-    return a->cell_bytes > b->cell_bytes || shouts > shouts_before || a->depth > b->depth;
+    return a->cell_bytes > b->cell_bytes || bcast_slots > bcast_slots_before || a->depth > b->depth;
 }
 
 void shc_arena_outgrow(struct shc_arena *arena, int world_size)
@@ -182,7 +182,7 @@ void shc_arena_outgrow(struct shc_arena *arena, int world_size)
     shc_segment_detach(&arena->segment);
     arena->made = false;
     /* Nothing lies in the new one yet. */
-    arena->shouted = (struct shc_arena_places){0};
+    arena->in_bcast_slots = (struct shc_arena_places){0};
     arena->swapped_epoch = arena->stored_epoch = 0;
     memset(arena->parity, 0, sizeof arena->parity);
 }

@@ -32,7 +32,7 @@
  * follow, and its broadcast slots share memory with these. No operation stores to both, and after a meeting
  * all ranks have read what lay there. Before a meeting only two things are stored: chunk 0 into cells of
  * slot 0, and broadcast slots that the operation before did not use, or all of them if this rank stored
- * nothing in it (`stored_epoch`; shc_shout_begin(), shc_shout_go_on()). The latter holds because in an
+ * nothing in it (`stored_epoch`; shc_flow_begin(), shc_flow_go_on()). The latter holds because in an
  * operation in which a rank stores nothing, no other rank touches that part of its range either: the cells
  * there belong to it and its peer.
  */
@@ -40,37 +40,37 @@
 #include "shm/proto/seat.h"
 #include "shm/proto/wait.h"
 
-#define SHC_ARENA_MAX_DEPTH       4
-#define SHC_ARENA_MAX_SHOUT_DEPTH 32
-#define SHC_ARENA_MIN_CELL_BYTES  2048
-#define SHC_ARENA_MAX_CELL_BYTES  131072 /* length of a broadcast slot as well */
+#define SHC_ARENA_MAX_DEPTH            4
+#define SHC_ARENA_MAX_BCAST_SLOT_DEPTH 32
+#define SHC_ARENA_MIN_CELL_BYTES       2048
+#define SHC_ARENA_MAX_CELL_BYTES       131072 /* length of a broadcast slot as well */
 
 /* What a group wishes for; the same on all ranks. Each field is a size_t, for the table in coll/keys.c. */
 struct shc_arena_sizes {
-    size_t chunk_bytes; /* of all slices together; one cell holds one slice */
-    size_t depth;       /* exchange slots per pair: 2 to SHC_ARENA_MAX_DEPTH */
-    size_t shout_bytes; /* of a broadcast slot; whole lines */
-    size_t shout_depth; /* broadcast slots of each rank: 2 to SHC_ARENA_MAX_SHOUT_DEPTH */
+    size_t chunk_bytes;      /* of all slices together; one cell holds one slice */
+    size_t depth;            /* exchange slots per pair: 2 to SHC_ARENA_MAX_DEPTH */
+    size_t bcast_slot_bytes; /* of a broadcast slot; whole lines */
+    size_t bcast_slot_depth; /* broadcast slots of each rank: 2 to SHC_ARENA_MAX_BCAST_SLOT_DEPTH */
 };
 
 /* The parts of an arena that have the length that the group asks for: bits of a set. The other parts are as
  * long as an operation of SHC_ARENA_SHORT_BYTES needs. */
 enum shc_arena_part {
     SHC_ARENA_CELLS = 1,
-    SHC_ARENA_SHOUTS = 2,
-    SHC_ARENA_WHOLE = SHC_ARENA_CELLS | SHC_ARENA_SHOUTS,
+    SHC_ARENA_BCAST_SLOTS = 2,
+    SHC_ARENA_WHOLE = SHC_ARENA_CELLS | SHC_ARENA_BCAST_SLOTS,
 };
 
 #define SHC_ARENA_SHORT_BYTES ((size_t)32 << 10)
 
 /* Sizes: the same on all ranks, computed from world size, limit, wishes and parts alone. */
 struct shc_arena_geometry {
-    uint32_t depth;        /* exchange slots per pair */
-    size_t cell_bytes;     /* a multiple of SHC_LINE_BYTES */
-    uint32_t pairs_hosted; /* pairs that lie in one rank's range */
-    uint32_t shout_depth;  /* broadcast slots per rank */
-    size_t shout_bytes;    /* of one broadcast slot */
-    size_t range_bytes;    /* one rank's share of the segment, whole pages */
+    uint32_t depth;            /* exchange slots per pair */
+    size_t cell_bytes;         /* a multiple of SHC_LINE_BYTES */
+    uint32_t pairs_hosted;     /* pairs that lie in one rank's range */
+    uint32_t bcast_slot_depth; /* broadcast slots per rank */
+    size_t bcast_slot_bytes;   /* of one broadcast slot */
+    size_t range_bytes;        /* one rank's share of the segment, whole pages */
 };
 
 /* Bytes of every rank's broadcast slots that an operation used, or may have used: that many from there on,
@@ -91,7 +91,7 @@ struct shc_arena {
     uint64_t attempt; /* the number of the last operation that made an arena */
     /* Of the last operation that used broadcast slots, and of the last one that used exchange cells: the
      * same for all ranks. */
-    struct shc_arena_places shouted;
+    struct shc_arena_places in_bcast_slots;
     uint64_t swapped_epoch;
     /* The last operation in which this rank stored something here that others read after its rendezvous, also
      * if all its pieces were empty. */
@@ -210,7 +210,7 @@ SHC_INLINE size_t shc_arena_places_end(const struct shc_arena_places *places)
 SHC_INLINE bool shc_arena_is_free(const struct shc_arena *arena, uint64_t epoch, size_t first,
                                   size_t bytes)
 {
-    const struct shc_arena_places *last = &arena->shouted;
+    const struct shc_arena_places *last = &arena->in_bcast_slots;
     if (arena->swapped_epoch + 1 >= epoch)
         return false;
     if (last->epoch + 1 < epoch)
@@ -222,14 +222,14 @@ SHC_INLINE bool shc_arena_is_free(const struct shc_arena *arena, uint64_t epoch,
 }
 
 /* Of the first broadcast slot, in its rank's range: after the cells of slot 0. */
-SHC_INLINE size_t shc_arena_shout_offset(const struct shc_arena_geometry *g)
+SHC_INLINE size_t shc_arena_bcast_slot_offset(const struct shc_arena_geometry *g)
 {
     return (size_t)g->pairs_hosted * 2 * g->cell_bytes;
 }
 
 /* The first of the rank's broadcast slots, which are adjacent. */
-SHC_INLINE char *shc_arena_shouts(const struct shc_arena *arena, int rank)
+SHC_INLINE char *shc_arena_bcast_slots(const struct shc_arena *arena, int rank)
 {
     const struct shc_arena_geometry *g = &arena->geometry;
-    return arena->segment.base + (size_t)rank * g->range_bytes + shc_arena_shout_offset(g);
+    return arena->segment.base + (size_t)rank * g->range_bytes + shc_arena_bcast_slot_offset(g);
 }

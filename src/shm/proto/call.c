@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { CALL_WORDS = SHC_SAID_SEAL, WORDS_READ = SHC_SAID_SEAL + 1 };
+enum { CALL_WORDS = SHC_CALL_RECORD_SEAL, WORDS_READ = SHC_CALL_RECORD_SEAL + 1 };
 
 enum shc_status shc_op_elem_bytes(const struct shc_op *op, uint32_t *elem_bytes)
 {
@@ -75,7 +75,7 @@ void shc_call_settle(struct shc_call *call)
     call->agreed = hash_of(words);
 }
 
-void shc_call_rewrite(struct shc_said_shm *said, const struct shc_call *call)
+void shc_call_rewrite(struct shc_call_record_shm *said, const struct shc_call *call)
 {
     uint64_t words[CALL_WORDS];
     encode(call, words);
@@ -84,7 +84,7 @@ void shc_call_rewrite(struct shc_said_shm *said, const struct shc_call *call)
         shc_a64_store_relaxed(&said->words[i], words[i]);
     }
     /* relaxed: only this rank reads it. */
-    shc_a64_store_relaxed(&said->words[SHC_SAID_HASH], call->hash);
+    shc_a64_store_relaxed(&said->words[SHC_CALL_RECORD_HASH], call->hash);
 }
 
 void shc_call_text(const struct shc_seat *seat, const struct shc_call *call, uint64_t epoch,
@@ -114,7 +114,7 @@ void shc_call_text(const struct shc_seat *seat, const struct shc_call *call, uin
 }
 
 /* One call as it is now; 0 if there is none, or if it is being rewritten. */
-static uint64_t read_said(const struct shc_said_shm *said, struct shc_call *call)
+static uint64_t read_record(const struct shc_call_record_shm *said, struct shc_call *call)
 {
     uint64_t words[WORDS_READ];
     /* acquire call/said <- release in shc_call_publish(). */
@@ -124,14 +124,14 @@ static uint64_t read_said(const struct shc_said_shm *said, struct shc_call *call
         words[i] = shc_a64_load_relaxed(&said->words[i]);
     }
     *call = decode(words);
-    return words[SHC_SAID_SEAL] == hash_of(words) + epoch ? epoch : 0;
+    return words[SHC_CALL_RECORD_SEAL] == hash_of(words) + epoch ? epoch : 0;
 }
 
 uint64_t shc_call_latest(const struct shc_seat *seat, int rank, struct shc_call *call)
 {
     struct shc_call other;
-    uint64_t even = read_said(shc_seat_said(seat, rank, 0), call);
-    uint64_t odd = read_said(shc_seat_said(seat, rank, 1), &other);
+    uint64_t even = read_record(shc_seat_call_record(seat, rank, 0), call);
+    uint64_t odd = read_record(shc_seat_call_record(seat, rank, 1), &other);
     if (odd == 0 || (even != 0 && shc_reached(even, odd)))
         return even;
     *call = other;

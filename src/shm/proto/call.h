@@ -37,24 +37,24 @@ void shc_call_settle(struct shc_call *call);
 
 /* The words of a record: first the call; then a seal, the sum of the epoch and of a hash of the
  * call, which shows that the words belong together; then that hash, for their writer. */
-enum { SHC_SAID_SEAL = 3, SHC_SAID_HASH = 4 };
+enum { SHC_CALL_RECORD_SEAL = 3, SHC_CALL_RECORD_HASH = 4 };
 
 /* Stores the words if the call differs from the one before. Cold: a training makes the same call
  * again and again. */
-SHC_COLD void shc_call_rewrite(struct shc_said_shm *said, const struct shc_call *call);
+SHC_COLD void shc_call_rewrite(struct shc_call_record_shm *said, const struct shc_call *call);
 
 /* Publishes the call in this rank's line. Does not ring the bell. pre: settled. */
 SHC_INLINE void shc_call_publish(const struct shc_seat *seat, uint64_t epoch,
                                  const struct shc_call *call)
 {
-    struct shc_said_shm *said = shc_seat_said(seat, seat->rank, epoch);
+    struct shc_call_record_shm *said = shc_seat_call_record(seat, seat->rank, epoch);
     struct shc_call_shm *line = shc_seat_call(seat, seat->rank, epoch);
     /* relaxed: only this rank stores to it. */
-    if (SHC_UNLIKELY(shc_a64_load_relaxed(&said->words[SHC_SAID_HASH]) != call->hash))
+    if (SHC_UNLIKELY(shc_a64_load_relaxed(&said->words[SHC_CALL_RECORD_HASH]) != call->hash))
         shc_call_rewrite(said, call);
     /* relaxed: the seal alone shows whether it fits the words. */
-    shc_a64_store_relaxed(&said->words[SHC_SAID_SEAL], call->hash + epoch);
-    /* release call/said -> acquire in read_said(): the words. Before the line: a rank that sees the
+    shc_a64_store_relaxed(&said->words[SHC_CALL_RECORD_SEAL], call->hash + epoch);
+    /* release call/said -> acquire in read_record(): the words. Before the line: a rank that sees the
      * line finds the call here, too. */
     shc_a64_store_release(&said->epoch, epoch);
     line->hash = call->agreed;

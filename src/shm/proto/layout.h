@@ -25,7 +25,7 @@
  *            896   struct shc_reason_shm      before it sets the abort word
  *           1664   struct shc_offer_shm       lazy arena: name (rank 0) and verdict
  *           1824   struct shc_leaving_shm     when its process is about to end
- *           1920   struct shc_said_shm [2]    by parity of the epoch
+ *           1920   struct shc_call_record_shm [2]    by parity of the epoch
  *           2048   small slots [2]            as struct shc_call_shm
  *          18432   struct shc_cma_shm [2]     by parity of the epoch
  *
@@ -161,11 +161,11 @@ struct shc_call_shm {
 
 /* The same call in full, for messages. It may be read while it is being rewritten: a seal over the words
  * and the epoch shows that. */
-#define SHC_SAID_WORDS 7
+#define SHC_CALL_RECORD_WORDS 7
 
-struct shc_said_shm {
+struct shc_call_record_shm {
     shc_a64 epoch;
-    shc_a64 words[SHC_SAID_WORDS];
+    shc_a64 words[SHC_CALL_RECORD_WORDS];
 };
 
 /* Why the group is broken, in words that make sense on every rank, and from which operation on. What a rank
@@ -296,28 +296,28 @@ struct shc_cma_shm {
     uint64_t address[SHC_CMA_RANKS]; /* in this rank's process, of what that rank takes */
 };
 
-#define SHC_SMALL_SLOTS      2
-#define SHC_SMALL_SLOT_BYTES 8192
-#define SHC_RELAY_RANKS      2 /* a larger world has no relay slots */
-#define SHC_RELAY_SLOTS      2
-#define SHC_RELAY_BYTES      32768
+#define SHC_SMALL_SLOTS         2
+#define SHC_SMALL_SLOT_BYTES    8192
+#define SHC_HAND_OFF_SLOT_RANKS 2 /* a larger world has no relay slots */
+#define SHC_HAND_OFF_SLOTS      2
+#define SHC_HAND_OFF_SLOT_BYTES 32768
 
-#define SHC_ABORT_OFFSET    1024
-#define SHC_DECISION_OFFSET 1152
-#define SHC_LATE_OFFSET     1280
-#define SHC_MEMBERS_OFFSET  2048
-#define SHC_BLOCKS_OFFSET   4096
-#define SHC_IDENTITY_OFFSET 0
-#define SHC_PROGRESS_OFFSET 384
-#define SHC_BELL_OFFSET     512
-#define SHC_CALLS_OFFSET    640
-#define SHC_REASON_OFFSET   896
-#define SHC_OFFER_OFFSET    1664
-#define SHC_LEAVING_OFFSET  1824
-#define SHC_SAID_OFFSET     1920
-#define SHC_SMALL_OFFSET    2048
-#define SHC_CMA_OFFSET      18432
-#define SHC_BLOCK_BYTES     20480 /* whole pages */
+#define SHC_ABORT_OFFSET       1024
+#define SHC_DECISION_OFFSET    1152
+#define SHC_LATE_OFFSET        1280
+#define SHC_MEMBERS_OFFSET     2048
+#define SHC_BLOCKS_OFFSET      4096
+#define SHC_IDENTITY_OFFSET    0
+#define SHC_PROGRESS_OFFSET    384
+#define SHC_BELL_OFFSET        512
+#define SHC_CALLS_OFFSET       640
+#define SHC_REASON_OFFSET      896
+#define SHC_OFFER_OFFSET       1664
+#define SHC_LEAVING_OFFSET     1824
+#define SHC_CALL_RECORD_OFFSET 1920
+#define SHC_SMALL_OFFSET       2048
+#define SHC_CMA_OFFSET         18432
+#define SHC_BLOCK_BYTES        20480 /* whole pages */
 
 #define SHC_LAYOUT_ASSERT(cond, what) _Static_assert(cond, what)
 #ifdef __cplusplus
@@ -351,10 +351,12 @@ SHC_LAYOUT_ASSERT(sizeof(struct shc_reason_shm) == SHC_REASON_BYTES, "reason");
 SHC_LAYOUT_ASSERT(SHC_REASON_OFFSET + SHC_REASON_BYTES == SHC_OFFER_OFFSET, "offer after reason");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_segment_name) == 152, "segment name");
 SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) == SHC_LEAVING_OFFSET, "offer");
-SHC_LAYOUT_ASSERT(SHC_LEAVING_OFFSET + sizeof(struct shc_leaving_shm) == SHC_SAID_OFFSET,
+SHC_LAYOUT_ASSERT(SHC_LEAVING_OFFSET + sizeof(struct shc_leaving_shm) == SHC_CALL_RECORD_OFFSET,
                   "leaving");
-SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET % SHC_LINE_BYTES == 0, "what is said has its own lines");
-SHC_LAYOUT_ASSERT(SHC_SAID_OFFSET + 2 * sizeof(struct shc_said_shm) == SHC_SMALL_OFFSET, "said");
+SHC_LAYOUT_ASSERT(SHC_CALL_RECORD_OFFSET % SHC_LINE_BYTES == 0, "what is said has its own lines");
+SHC_LAYOUT_ASSERT(SHC_CALL_RECORD_OFFSET + 2 * sizeof(struct shc_call_record_shm) ==
+                      SHC_SMALL_OFFSET,
+                  "said");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_line_shm) == SHC_LINE_BYTES, "pair line");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_line_head) == 32, "line head");
 SHC_LAYOUT_ASSERT(offsetof(struct shc_line_shm, data) + SHC_HAND_OFF_LINE_BYTES ==
@@ -367,8 +369,8 @@ SHC_LAYOUT_ASSERT(
     "a long hand-off buffer has room for a prefix, and for each message that goes whole");
 SHC_LAYOUT_ASSERT(SHC_UNASKED_BYTES == SHC_CREDIT_BUFFERS * SHC_POOL_BYTES,
                   "a message without CTS may have to be put aside");
-SHC_LAYOUT_ASSERT(SHC_RELAY_RANKS == 2 && SHC_RELAY_SLOTS == 2 &&
-                      SHC_RELAY_BYTES % SHC_PAGE_BYTES == 0,
+SHC_LAYOUT_ASSERT(SHC_HAND_OFF_SLOT_RANKS == 2 && SHC_HAND_OFF_SLOTS == 2 &&
+                      SHC_HAND_OFF_SLOT_BYTES % SHC_PAGE_BYTES == 0,
                   "each rank reserves a relay slot, in whole pages");
 SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_CMA_OFFSET,
                   "small slots");

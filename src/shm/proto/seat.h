@@ -33,7 +33,7 @@ struct shc_mail_geometry {
 
 /* With two ranks: the giver of the last operation in which only one of them stored to a relay slot, and
  * that slot. The same on both. */
-struct shc_relay {
+struct shc_hand_off_slot {
     uint64_t epoch;
     int giver;
     int slot;
@@ -85,7 +85,7 @@ struct shc_seat {
     /* The runner's: bytes of the small slots in its block that it alone has stored, for others; with two
      * ranks, of a relay slot. */
     uint32_t lent[SHC_SMALL_SLOTS];
-    struct shc_relay relay; /* the runner's */
+    struct shc_hand_off_slot hand_off_slot; /* the runner's */
     /* Writes what that rank's process does in another group that this process is in too, or "". May
      * be NULL. */
     void (*elsewhere)(const struct shc_seat *seat, int rank, char *text, size_t capacity);
@@ -190,9 +190,11 @@ SHC_INLINE struct shc_call_shm *shc_seat_call(const struct shc_seat *seat, int r
     return (struct shc_call_shm *)(void *)(block + SHC_CALLS_OFFSET) + (epoch & 1);
 }
 
-SHC_INLINE struct shc_said_shm *shc_seat_said(const struct shc_seat *seat, int rank, uint64_t epoch)
+SHC_INLINE struct shc_call_record_shm *shc_seat_call_record(const struct shc_seat *seat, int rank,
+                                                            uint64_t epoch)
 {
-    return (struct shc_said_shm *)(void *)(shc_seat_block(seat, rank) + SHC_SAID_OFFSET) +
+    return (struct shc_call_record_shm *)(void *)(shc_seat_block(seat, rank) +
+                                                  SHC_CALL_RECORD_OFFSET) +
            (epoch & 1);
 }
 
@@ -231,14 +233,14 @@ SHC_INLINE size_t shc_seat_mail_offset(const struct shc_seat *seat, int rank)
 }
 
 /* After the last mailbox. */
-SHC_INLINE size_t shc_seat_relay_offset(const struct shc_seat *seat, int slot)
+SHC_INLINE size_t shc_seat_hand_off_slot_offset(const struct shc_seat *seat, int slot)
 {
-    return shc_seat_mail_offset(seat, seat->world_size) + (size_t)slot * SHC_RELAY_BYTES;
+    return shc_seat_mail_offset(seat, seat->world_size) + (size_t)slot * SHC_HAND_OFF_SLOT_BYTES;
 }
 
-SHC_INLINE char *shc_seat_relay(const struct shc_seat *seat, int slot)
+SHC_INLINE char *shc_seat_hand_off_slot(const struct shc_seat *seat, int slot)
 {
-    return seat->segment.base + shc_seat_relay_offset(seat, slot);
+    return seat->segment.base + shc_seat_hand_off_slot_offset(seat, slot);
 }
 
 /*
@@ -247,9 +249,9 @@ SHC_INLINE char *shc_seat_relay(const struct shc_seat *seat, int slot)
  * have met since, or to the other slot. pre: both ranks call it, in each such operation, before their call
  * lines, and nothing fails in between.
  */
-SHC_INLINE void shc_relay_pass(struct shc_seat *seat, int giver, uint64_t epoch)
+SHC_INLINE void shc_hand_off_slot_pass(struct shc_seat *seat, int giver, uint64_t epoch)
 {
-    struct shc_relay *relay = &seat->relay;
+    struct shc_hand_off_slot *relay = &seat->hand_off_slot;
     if (relay->giver == giver && relay->epoch + 1 == epoch)
         relay->slot = 1 - relay->slot;
     relay->giver = giver;

@@ -527,12 +527,12 @@ bool shc_call_all_here(const struct shc_wait *wait)
 
 const char *shc_call_lent_slot(const struct shc_seat *seat, uint64_t before)
 {
-    const struct shc_relay *relay = &seat->relay;
-    if (seat->world_size != SHC_RELAY_RANKS)
+    const struct shc_hand_off_slot *relay = &seat->hand_off_slot;
+    if (seat->world_size != SHC_HAND_OFF_SLOT_RANKS)
         return shc_seat_slot_in(seat, seat->rank, before);
     if (relay->epoch == before)
-        return shc_seat_relay(seat, relay->slot);
-    return relay->giver == seat->rank ? shc_seat_relay(seat, 1 - relay->slot) : NULL;
+        return shc_seat_hand_off_slot(seat, relay->slot);
+    return relay->giver == seat->rank ? shc_seat_hand_off_slot(seat, 1 - relay->slot) : NULL;
 }
 
 /* After the meeting: asks for the cache lines that this rank will store to next. */
