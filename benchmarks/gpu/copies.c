@@ -148,5 +148,5 @@ static enum shc_status copies(struct lab *lab)
 int experiment_copies(const struct options *options)
 {
     struct crew crew = {.experiment = "copies", .body = copies};
-    return crew_run_worlds(options, &crew);
+    return job_run_worlds(options, &crew);
 }

@@ -77,7 +77,7 @@ static enum shc_status tell(struct lab *lab)
 int experiment_info(const struct options *options)
 {
     struct crew crew = {.experiment = "info", .body = tell, .world = 1};
-    return crew_run(options, &crew);
+    return job_run(options, &crew);
 }
 
 /* ---- the command line ---- */

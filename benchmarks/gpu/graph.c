@@ -133,5 +133,5 @@ static enum shc_status graphs(struct lab *lab)
 int experiment_graph(const struct options *options)
 {
     struct crew crew = {.experiment = "graph", .body = graphs, .world = 2};
-    return crew_run(options, &crew);
+    return job_run(options, &crew);
 }

@@ -184,10 +184,10 @@ static enum shc_status handoff(struct lab *lab)
 int experiment_handoff(const struct options *options)
 {
     struct crew crew = {.experiment = "handoff", .body = handoff};
-    int failed = crew_run_worlds(options, &crew);
+    int failed = job_run_worlds(options, &crew);
     crew.busy = BUSY;
-    failed |= crew_run_worlds(options, &crew);
+    failed |= job_run_worlds(options, &crew);
     crew = (struct crew){.experiment = "handoff", .body = handoff, .world = 2};
     crew.variant = HOST_WORDS_AND_CPU;
-    return failed | crew_run(options, &crew);
+    return failed | job_run(options, &crew);
 }

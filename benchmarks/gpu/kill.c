@@ -175,7 +175,7 @@ int experiment_kill(const struct options *options)
                             .world = 2,
                             .variant = variant,
                             .first_one_dies = true};
-        failed |= crew_run(options, &crew);
+        failed |= job_run(options, &crew);
     }
     return failed;
 }

@@ -160,8 +160,8 @@ enum shc_status lab_slabs_undo(struct lab *lab)
 /* Makes, shows and imports. */
 static enum shc_status exchange(struct lab *lab, enum shc_slab_kind kind, size_t bytes)
 {
-    struct shc_control_parcel mine = {.count = 1, .fd = -1};
-    struct shc_control_parcel *theirs = calloc(SHC_MAX_WORLD, sizeof *theirs);
+    struct shc_control_message mine = {.count = 1, .fd = -1};
+    struct shc_control_message *theirs = calloc(SHC_MAX_WORLD, sizeof *theirs);
     char *why = lab->board->seats[lab->rank].text;
     enum shc_status st = SHC_ERR_NOMEM;
     why[0] = '\0';

@@ -153,7 +153,7 @@ static void free_memory(struct board *board, struct crew *crew)
     crew->region = NULL;
 }
 
-int crew_run(const struct options *options, struct crew *crew)
+int job_run(const struct options *options, struct crew *crew)
 {
     struct watch watch = {.crew = crew, .count = crew->world + crew->busy};
     watch.board = share_memory(sizeof *watch.board);
@@ -186,12 +186,12 @@ int crew_run(const struct options *options, struct crew *crew)
     return watch.failure[0] != '\0';
 }
 
-int crew_run_worlds(const struct options *options, struct crew *crew)
+int job_run_worlds(const struct options *options, struct crew *crew)
 {
     int failed = 0;
     for (int i = 0; i < options->world_count; i++) {
         crew->world = options->worlds[i];
-        failed |= crew_run(options, crew);
+        failed |= job_run(options, crew);
     }
     return failed;
 }

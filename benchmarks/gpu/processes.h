@@ -64,11 +64,11 @@ struct crew {
     int variant;         /* the body's to read */
     bool first_one_dies; /* rank 0 is killed, and that is no failure */
     size_t region_bytes; /* of one more piece of shared memory */
-    void *region;        /* set by crew_run() */
+    void *region;        /* set by job_run() */
 };
 
 /* 0; or 1 when a rank failed, which is said in a line of results. */
-int crew_run(const struct options *options, struct crew *crew);
+int job_run(const struct options *options, struct crew *crew);
 
 /* The same with each of the worlds that are asked for. */
-int crew_run_worlds(const struct options *options, struct crew *crew);
+int job_run_worlds(const struct options *options, struct crew *crew);

@@ -135,5 +135,5 @@ int experiment_register(const struct options *options)
 {
     const size_t bytes = options->small ? 4 * MIB : 1024 * MIB;
     struct crew crew = {.experiment = "register", .body = registers, .region_bytes = bytes};
-    return crew_run_worlds(options, &crew);
+    return job_run_worlds(options, &crew);
 }

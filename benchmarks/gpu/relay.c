@@ -205,5 +205,5 @@ static enum shc_status relay(struct lab *lab)
 int experiment_relay(const struct options *options)
 {
     struct crew crew = {.experiment = "relay", .body = relay};
-    return crew_run_worlds(options, &crew);
+    return job_run_worlds(options, &crew);
 }

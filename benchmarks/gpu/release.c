@@ -232,5 +232,5 @@ static enum shc_status releases(struct lab *lab)
 int experiment_release(const struct options *options)
 {
     struct crew crew = {.experiment = "release", .body = releases, .world = 2};
-    return crew_run(options, &crew);
+    return job_run(options, &crew);
 }

@@ -121,5 +121,5 @@ static enum shc_status share(struct lab *lab)
 int experiment_share(const struct options *options)
 {
     struct crew crew = {.experiment = "share", .body = share};
-    return crew_run_worlds(options, &crew);
+    return job_run_worlds(options, &crew);
 }

@@ -126,7 +126,7 @@ static enum shc_status enter(struct shc_cuda_comm *comm, struct shc_captured *on
     return SHC_OK;
 }
 
-enum shc_status shc_capture_meet(struct shc_work *work)
+enum shc_status shc_work_meet(struct shc_work *work)
 {
     struct shc_cuda_comm *comm = work->comm;
     const uint64_t parity = work->round & 1, arrival = work->round == 0 ? work->tag : 1;
@@ -269,7 +269,7 @@ static enum shc_status fail_leaver(struct shc_cuda_comm *comm, int rank)
     char text[256];
     snprintf(text, sizeof text, "%s has left the group, and replays no more graphs",
              shc_comm_rank_name(comm->core, rank).text);
-    return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
+    return shc_failure_set(comm, SHC_ERR_PEER_LEFT, text);
 }
 
 /* A rank that has left had an open gate in all rounds that it completed, so this is a round without it. A replay
@@ -290,7 +290,7 @@ static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, uint64_t verdic
              "replay the same, in the same order)",
              shc_comm_rank_name(comm->core, comm->rank).text, ours,
              shc_comm_rank_name(comm->core, rank).text, theirs);
-    return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
+    return shc_failure_set(comm, SHC_ERR_MISMATCH, text);
 }
 
 /* A rank that has left arrives no more: the rounds that it completed are all that others can complete. A rank
@@ -298,7 +298,7 @@ static enum shc_status fail_mismatch(struct shc_cuda_comm *comm, uint64_t verdic
 static enum shc_status look_at_leavers(struct shc_cuda_comm *comm)
 {
     for (int r = 0; r < comm->world; r++) {
-        if (r == comm->rank || shc_watch_departure(comm, r) == 0)
+        if (r == comm->rank || shc_departure(comm, r) == 0)
             continue;
         const uint64_t theirs = passed_of(comm, r), mine = passed_of(comm, comm->rank);
         const uint64_t busy = busy_of(comm, comm->rank);
@@ -319,7 +319,7 @@ enum shc_status shc_capture_look(struct shc_cuda_comm *comm)
     if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
         return fail_mismatch(comm, verdict);
     if (verdict != 0)
-        return shc_watch_fail_aborted(comm);
+        return shc_failure_set_aborted(comm);
     return look_at_leavers(comm);
 }
 
@@ -355,7 +355,7 @@ void shc_capture_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint6
                            SHC_LATE_NS);
         return;
     }
-    shc_lateness_forgive(lateness, now_ns, lost_ns);
+    shc_lateness_add_lost(lateness, now_ns, lost_ns);
     const enum shc_lateness_state state = shc_lateness_look(lateness, now_ns);
     if (state == SHC_IN_TIME)
         return;

@@ -32,7 +32,7 @@ SHC_NODISCARD enum shc_status shc_capture_enqueue(struct shc_cuda_comm *comm,
                                                   struct shc_cu_stream *stream, uint64_t capture);
 
 /* Of a round: the arrivals, and the gate after them. */
-SHC_NODISCARD enum shc_status shc_capture_meet(struct shc_work *work);
+SHC_NODISCARD enum shc_status shc_work_meet(struct shc_work *work);
 
 /* From here on a capture of any thread's forbids the calling thread nothing, or all it did before:
  * what to hand over to go back. */

@@ -292,7 +292,7 @@ static enum shc_status fail_form(const struct shc_control *control, int r)
 
 static enum shc_status accept_word(const struct shc_control *control, int r,
                                    const struct word *word, size_t bytes,
-                                   struct shc_control_parcel *parcel)
+                                   struct shc_control_message *parcel)
 {
     if (bytes < WORD_HEAD || bytes - WORD_HEAD != word->count)
         return fail_form(control, r);
@@ -307,7 +307,7 @@ static enum shc_status accept_word(const struct shc_control *control, int r,
 
 /* post: *there is set when the parcel has come. */
 static enum shc_status receive_one(const struct shc_control *control, int r,
-                                   struct shc_control_parcel *parcel, bool *there)
+                                   struct shc_control_message *parcel, bool *there)
 {
     struct word word;
     size_t bytes;
@@ -325,7 +325,7 @@ static enum shc_status receive_one(const struct shc_control *control, int r,
 }
 
 static enum shc_status receive_all(const struct shc_control *control, uint64_t deadline_ns,
-                                   bool *there, struct shc_control_parcel *theirs)
+                                   bool *there, struct shc_control_message *theirs)
 {
     for (;;) {
         struct pollfd fds[SHC_MAX_WORLD];
@@ -352,7 +352,7 @@ static enum shc_status receive_all(const struct shc_control *control, uint64_t d
     }
 }
 
-void shc_control_close_received(struct shc_control_parcel *theirs, int world)
+void shc_control_close_received(struct shc_control_message *theirs, int world)
 {
     for (int r = 0; r < world; r++) {
         shc_sys_close(theirs[r].fd);
@@ -360,8 +360,9 @@ void shc_control_close_received(struct shc_control_parcel *theirs, int world)
     }
 }
 
-enum shc_status shc_control_swap(struct shc_control *control, const struct shc_control_parcel *mine,
-                                 uint64_t deadline_ns, struct shc_control_parcel *theirs)
+enum shc_status shc_control_swap(struct shc_control *control,
+                                 const struct shc_control_message *mine, uint64_t deadline_ns,
+                                 struct shc_control_message *theirs)
 {
     bool there[SHC_MAX_WORLD] = {false};
     struct word word = {.kind = WORD_PARCEL, .count = mine->count};

@@ -42,7 +42,7 @@ struct shc_control {
 };
 
 /* One message; fd -1: none. The receiver closes the descriptor that it received. */
-struct shc_control_parcel {
+struct shc_control_message {
     uint32_t count; /* <= SHC_CONTROL_BYTES */
     int fd;
     unsigned char bytes[SHC_CONTROL_BYTES];
@@ -69,9 +69,9 @@ SHC_NODISCARD enum shc_status shc_control_meet(struct shc_control *control,
  * this rank, as theirs. SHC_ERR_PEER_DEAD: a rank closed its end first, or one was told so.
  */
 SHC_NODISCARD enum shc_status shc_control_swap(struct shc_control *control,
-                                               const struct shc_control_parcel *mine,
+                                               const struct shc_control_message *mine,
                                                uint64_t deadline_ns,
-                                               struct shc_control_parcel *theirs);
+                                               struct shc_control_message *theirs);
 
 /* The descriptors that came with a round, of a world of that size. */
-void shc_control_close_received(struct shc_control_parcel *theirs, int world);
+void shc_control_close_received(struct shc_control_message *theirs, int world);

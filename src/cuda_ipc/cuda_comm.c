@@ -131,7 +131,7 @@ void shc_cuda_comm_abort(struct shc_cuda_comm *cuda, const char *reason)
         return;
     snprintf(text, sizeof text, "%s aborted: %s", shc_comm_rank_name(cuda->core, cuda->rank).text,
              reason ? reason : "no reason");
-    (void)!shc_watch_fail(cuda, SHC_ERR_ABORTED, text);
+    (void)!shc_failure_set(cuda, SHC_ERR_ABORTED, text);
 }
 
 /* "0-1,4; 2-3": which ranks share a GPU. */
@@ -244,12 +244,12 @@ void shc_cuda_comm_close(struct shc_cuda_comm *cuda)
             char text[SHC_HOST_REASON_BYTES];
             snprintf(text, sizeof text, "%s closed the group while operations were under way",
                      shc_comm_rank_name(cuda->core, cuda->rank).text);
-            (void)!shc_watch_fail(cuda, SHC_ERR_PEER_LEFT, text);
+            (void)!shc_failure_set(cuda, SHC_ERR_PEER_LEFT, text);
             (void)await_idle(cuda, DRAINING_NS, false);
         }
         (void)!shc_watch_verdicts(cuda); /* a gate may have shut before the last "done" */
         linger(cuda);
-        /* release cuda/left -> acquire in shc_watch_departure(): its last operation. */
+        /* release cuda/left -> acquire in shc_departure(): its last operation. */
         shc_a64_store_release(&shc_host_part(&cuda->host, cuda->rank)->left.word,
                               cuda->lane.sequence + 1);
         if (shc_watch_idle(cuda)) { /* else a stream still needs to be poisoned */

@@ -135,7 +135,7 @@ struct shc_work {
 void shc_work_init(struct shc_cuda_comm *comm);
 
 /* SHC_ERR_CLOSED: this rank has closed the group, or begun to. Any thread. */
-SHC_NODISCARD enum shc_status shc_work_check_open(struct shc_cuda_comm *comm);
+SHC_NODISCARD enum shc_status shc_check_open(struct shc_cuda_comm *comm);
 
 /* Have all ranks published their record of this operation? */
 bool shc_work_published(const struct shc_cuda_comm *comm, uint64_t sequence);
@@ -162,24 +162,24 @@ SHC_NODISCARD enum shc_status shc_watch_look(struct shc_cuda_comm *comm);
 /* Fails the group, unless it has failed before; returns the reason that stands, recorded. Makes no call of the
  * driver, which may keep this thread while another one waits there for this rank's streams: their waits are
  * ended by the CPU's stores, and by a stream's writes from the watcher. */
-SHC_NODISCARD SHC_COLD enum shc_status shc_watch_fail(struct shc_cuda_comm *comm,
-                                                      enum shc_status status, const char *text);
+SHC_NODISCARD SHC_COLD enum shc_status shc_failure_set(struct shc_cuda_comm *comm,
+                                                       enum shc_status status, const char *text);
 
 /* The same because a gate of this rank was shut for it. */
-SHC_NODISCARD SHC_COLD enum shc_status shc_watch_fail_aborted(struct shc_cuda_comm *comm);
+SHC_NODISCARD SHC_COLD enum shc_status shc_failure_set_aborted(struct shc_cuda_comm *comm);
 
 /* The same because these two made different calls as their operation of that number. */
-SHC_NODISCARD SHC_COLD enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm,
-                                                          uint64_t sequence, int a, int b);
+SHC_NODISCARD SHC_COLD enum shc_status shc_failure_set_mismatch(struct shc_cuda_comm *comm,
+                                                                uint64_t sequence, int a, int b);
 
 /* The newest operation takes rounds up to this one; `relayed`: of the relay's; `sliced`: in two of them. */
-void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed, bool sliced);
+void shc_lane_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed, bool sliced);
 
 /* Has a rank failed the group? */
-bool shc_watch_is_failed(const struct shc_cuda_comm *comm);
+bool shc_failure_look(const struct shc_cuda_comm *comm);
 
 /* The same, and asked when everything has been read that this thread has read before. */
-bool shc_watch_was_failed(const struct shc_cuda_comm *comm);
+bool shc_failure_was_set(const struct shc_cuda_comm *comm);
 
 /* Says a line about the group. */
 void shc_watch_say(struct shc_cuda_comm *comm, const char *line);
@@ -203,4 +203,4 @@ bool shc_watch_idle(struct shc_cuda_comm *comm);
 
 /* 1 + the last operation of a rank that has left, and all that the rank published; else 0. Also 0 while its
  * process is still ending: no wait ends because of that rank before. */
-uint64_t shc_watch_departure(struct shc_cuda_comm *comm, int rank);
+uint64_t shc_departure(struct shc_cuda_comm *comm, int rank);

@@ -143,7 +143,7 @@ enum shc_status shc_work_round(struct shc_work *work, uint64_t k)
     for (; i < count && comm->moves[i].kind == SHC_MOVE_STAGE; i++)
         SHC_TRY(stage(work, &comm->moves[i]));
     SHC_TRY(shc_copies_flush(&work->copies));
-    SHC_TRY(work->tag != 0 ? shc_capture_meet(work) : meet(work, k == 0));
+    SHC_TRY(work->tag != 0 ? shc_work_meet(work) : meet(work, k == 0));
     for (; i < count; i++)
         SHC_TRY(consume(work, &comm->moves[i]));
     return shc_copies_flush(&work->copies);
@@ -167,7 +167,7 @@ void shc_work_init(struct shc_cuda_comm *comm)
 
 /* ---- the CPUs of others ---- */
 
-enum shc_status shc_work_check_open(struct shc_cuda_comm *comm)
+enum shc_status shc_check_open(struct shc_cuda_comm *comm)
 {
     pthread_mutex_lock(&comm->state_lock);
     const bool closing = comm->closing;
@@ -190,8 +190,8 @@ struct deadline {
 
 static bool is_over(struct deadline *deadline, uint64_t now_ns)
 {
-    shc_lateness_forgive(&deadline->lateness, now_ns,
-                         shc_clock_watch_lost(&deadline->clock, now_ns));
+    shc_lateness_add_lost(&deadline->lateness, now_ns,
+                          shc_clock_watch_lost(&deadline->clock, now_ns));
     return shc_lateness_is_over(&deadline->lateness, now_ns);
 }
 
@@ -212,7 +212,7 @@ static enum shc_status await(struct shc_cuda_comm *comm, const struct awaited *a
     uint64_t pause_ns = 0;
     while (!awaited->ready(comm, awaited->sequence)) {
         SHC_TRY(shc_watch_look(comm));
-        SHC_TRY(shc_work_check_open(comm));
+        SHC_TRY(shc_check_open(comm));
         const uint64_t now_ns = shc_clock_ns();
         if (is_over(deadline, now_ns))
             return time_out(comm, awaited, deadline, now_ns);
@@ -258,7 +258,7 @@ static enum shc_status fail_pair(struct shc_cuda_comm *comm, uint64_t sequence, 
              (unsigned long long)sequence, shc_comm_rank_name(comm->core, from).text,
              shc_comm_rank_name(comm->core, to).text, (unsigned long long)sent,
              (unsigned long long)expected);
-    return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
+    return shc_failure_set(comm, SHC_ERR_MISMATCH, text);
 }
 
 /* The bytes that rank `from` says it sends to rank `to`, and those that `to` expects. This rank's own counts
@@ -293,7 +293,7 @@ static enum shc_status exchange_counts(struct shc_cuda_comm *comm, uint64_t sequ
     SHC_TRY(await(comm, &awaited, deadline));
     for (int r = 0; r < comm->world; r++)
         if (!calls_the_same(comm, sequence, r))
-            return shc_watch_mismatch(comm, sequence, comm->rank, r);
+            return shc_failure_set_mismatch(comm, sequence, comm->rank, r);
     for (int from = 0; from < comm->world; from++) {
         for (int to = 0; to < comm->world; to++) {
             const uint64_t sent = sent_by(comm, from, to), expected = expected_by(comm, to, from);
@@ -321,7 +321,7 @@ static enum shc_status enqueue_all(struct shc_work *work, struct deadline *deadl
     if (comm->demand.may_relay && shc_relay_takes(comm, &comm->demand.rounds))
         return shc_relay_enqueue(work);
     const uint64_t count = shc_rounds_count(rounds);
-    shc_watch_extend(comm, comm->round + count, false, false);
+    shc_lane_extend(comm, comm->round + count, false, false);
     for (uint64_t k = 0; k < count; k++)
         SHC_TRY(shc_work_round(work, k));
     return SHC_OK;
@@ -332,11 +332,11 @@ static enum shc_status fail_inside(struct shc_cuda_comm *comm, uint64_t sequence
 {
     char text[256];
     if (st != SHC_ERR_CLOSED)
-        return shc_watch_fail(comm, st, shc_cuda_failure());
+        return shc_failure_set(comm, st, shc_cuda_failure());
     /* To the other ranks this is a departure. */
     snprintf(text, sizeof text, "%s left the group inside operation #%llu",
              shc_comm_rank_name(comm->core, comm->rank).text, (unsigned long long)sequence);
-    return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
+    return shc_failure_set(comm, SHC_ERR_PEER_LEFT, text);
 }
 
 /* The operation is published: from here on a failure is the group's. */
@@ -354,7 +354,7 @@ static enum shc_status carry_out(struct shc_cuda_comm *comm, struct shc_cu_strea
         (void)!fail_inside(comm, sequence, st);
     const enum shc_status finished = shc_lane_finish(comm, &comm->lane, stream, sequence);
     if (finished != SHC_OK)
-        return shc_watch_fail(comm, finished, shc_cuda_failure()); /* the first failure stands */
+        return shc_failure_set(comm, finished, shc_cuda_failure()); /* the first failure stands */
     return st == SHC_OK ? SHC_OK : shc_watch_verdicts(comm);
 }
 
@@ -404,7 +404,7 @@ enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct s
     if (op->kind == SHC_SEND || op->kind == SHC_RECV)
         return shc_mail_enqueue(cuda, op, 1, stream);
     pthread_mutex_lock(&cuda->order_lock);
-    enum shc_status st = shc_work_check_open(cuda);
+    enum shc_status st = shc_check_open(cuda);
     if (st == SHC_OK)
         st = shc_gpu_enter(&cuda->gpu);
     if (st == SHC_OK) {

@@ -43,7 +43,7 @@ static enum shc_status offer(struct shc_host *host)
     return SHC_OK;
 }
 
-static enum shc_status accept_offer(struct shc_host *host, struct shc_control_parcel *theirs)
+static enum shc_status accept_offer(struct shc_host *host, struct shc_control_message *theirs)
 {
     if (host->rank == 0)
         return SHC_OK;
@@ -80,8 +80,8 @@ enum shc_status shc_host_share(struct shc_control *control, size_t half_bytes, s
                                size_t box_bytes, uint64_t deadline_ns, struct shc_host *host)
 {
     struct shc_host made;
-    struct shc_control_parcel mine = {.count = 1};
-    struct shc_control_parcel *theirs = malloc((size_t)control->world * sizeof *theirs);
+    struct shc_control_message mine = {.count = 1};
+    struct shc_control_message *theirs = malloc((size_t)control->world * sizeof *theirs);
     if (theirs == NULL)
         return shc_cuda_fail(SHC_ERR_NOMEM, "out of memory");
     memset(&made, 0, sizeof made);

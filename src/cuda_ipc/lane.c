@@ -68,7 +68,7 @@ enum shc_lateness_state shc_lane_look_at_time(struct shc_cuda_comm *comm, struct
             done = lane->sequence - SHC_RECORDS;
         *number = done + 1;
         for (uint64_t n = *number; lost_ns != 0 && n <= lane->sequence; n++)
-            shc_lateness_forgive(&lane->flights[n % SHC_RECORDS].lateness, now_ns, lost_ns);
+            shc_lateness_add_lost(&lane->flights[n % SHC_RECORDS].lateness, now_ns, lost_ns);
         struct shc_flight *flight = &lane->flights[*number % SHC_RECORDS];
         state = shc_lateness_look(&flight->lateness, now_ns);
         *oldest = *flight;

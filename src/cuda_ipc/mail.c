@@ -177,7 +177,7 @@ static enum shc_status carry_out(struct batch *batch)
 {
     const enum shc_status st = enqueue_rounds(batch);
     if (st != SHC_OK)
-        (void)!shc_watch_fail(batch->comm, st, shc_cuda_failure());
+        (void)!shc_failure_set(batch->comm, st, shc_cuda_failure());
     for (struct message *message = first_of(batch); message; message = of_part(batch, message + 1))
         if (!message->finished && finish(batch, message) != SHC_OK)
             break; /* the driver does nothing more */
@@ -298,7 +298,7 @@ static bool is_over(struct batch *batch, uint64_t now_ns)
     bool over = false;
     for (int i = 0; i < batch->count; i++) {
         struct shc_lateness *lateness = &batch->messages[i].flight.lateness;
-        shc_lateness_forgive(lateness, now_ns, lost_ns);
+        shc_lateness_add_lost(lateness, now_ns, lost_ns);
         over |= shc_lateness_is_over(lateness, now_ns);
     }
     return over;
@@ -325,7 +325,7 @@ static enum shc_status reserve(struct batch *batch)
     struct shc_cuda_comm *comm = batch->comm;
     uint64_t pause_ns = 0;
     for (;;) {
-        SHC_TRY(shc_work_check_open(comm));
+        SHC_TRY(shc_check_open(comm));
         SHC_TRY(shc_watch_look(comm));
         const struct message *without = lay_out(batch);
         if (without == NULL)

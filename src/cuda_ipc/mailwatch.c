@@ -90,7 +90,7 @@ enum shc_status shc_mail_mismatch(struct shc_cuda_comm *comm, const struct shc_e
     snprintf(text, sizeof text, "the ends of a message differ: %s called %s, but %s called %s",
              shc_comm_rank_name(comm->core, end->peer).text, other,
              shc_comm_rank_name(comm->core, comm->rank).text, own);
-    return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
+    return shc_failure_set(comm, SHC_ERR_MISMATCH, text);
 }
 
 enum shc_status shc_end_look_at_verdict(struct shc_cuda_comm *comm, const struct shc_end *end)
@@ -100,7 +100,7 @@ enum shc_status shc_end_look_at_verdict(struct shc_cuda_comm *comm, const struct
         return SHC_OK;
     if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
         return shc_mail_mismatch(comm, end, SHC_VERDICT_SEQUENCE(verdict));
-    return shc_watch_fail_aborted(comm);
+    return shc_failure_set_aborted(comm);
 }
 
 enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *comm)
@@ -119,7 +119,7 @@ enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
 {
     struct shc_end *end;
     for (int i = 0; (end = end_at(comm, i)) != NULL; i++) {
-        const uint64_t left = shc_watch_departure(comm, end->peer);
+        const uint64_t left = shc_departure(comm, end->peer);
         struct shc_flight flight;
         uint64_t number;
         if (left == 0 || end->peer == comm->rank || !newest_of(comm, end, &number, &flight) ||
@@ -133,7 +133,7 @@ enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm)
                  shc_comm_rank_name(comm->core, end->peer).text, end->sends ? "recv" : "send",
                  (unsigned long long)shc_lane_published(end->other), end->sends ? "from" : "to",
                  shc_comm_rank_name(comm->core, comm->rank).text, call);
-        return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
+        return shc_failure_set(comm, SHC_ERR_PEER_LEFT, text);
     }
     return SHC_OK;
 }

@@ -44,7 +44,7 @@ struct probe {
     shc_cu_address host_device;   /* the same as the GPU sees it */
     shc_cu_address own;           /* this rank's memory on its GPU: the same */
     struct word mine;
-    struct shc_control_parcel parcel, theirs[SHC_MAX_WORLD];
+    struct shc_control_message parcel, theirs[SHC_MAX_WORLD];
 };
 
 static const char *const way_names[] = {"the copy engine", "a kernel"};

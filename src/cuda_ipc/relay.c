@@ -247,7 +247,7 @@ enum shc_status shc_relay_enqueue(struct shc_work *work)
     op->out_bytes = demand->out.bytes;
     op->move_count = 0;
     comm->relay.round += op->two ? 2 : 1;
-    shc_watch_extend(comm, comm->relay.round, true, op->two);
+    shc_lane_extend(comm, comm->relay.round, true, op->two);
     if (op->two) /* the second round's, before: the first round's stay for stage() */
         add_moves(op, comm->moves, shc_rounds_moves(&demand->rounds, 1, comm->moves));
     op->fetches = op->move_count;
@@ -297,7 +297,7 @@ static void doze(struct shc_cuda_comm *comm, uint64_t ns)
 static uint64_t nap_ns(struct shc_cuda_comm *comm)
 {
     struct shc_relay *relay = &comm->relay;
-    if (!shc_watch_is_failed(comm))
+    if (!shc_failure_look(comm))
         return NAP_NS;
     shc_timeline_poison_by_cpu(&comm->timeline);
     if (relay->failed_ns == 0)
@@ -327,7 +327,7 @@ static bool await_all(struct shc_cuda_comm *comm,
 {
     uint32_t looks = 0;
     while (!ready(comm, value)) {
-        if (shc_watch_is_failed(comm) || is_stopping(&comm->relay))
+        if (shc_failure_look(comm) || is_stopping(&comm->relay))
             return false;
         look_again_later(comm, &looks);
     }
@@ -371,7 +371,7 @@ static bool compare(struct shc_cuda_comm *comm, const struct shc_relayed *op, st
             first = record;
         if (record.sequence != op->sequence ||
             memcmp(record.call, first.call, sizeof record.call) != 0) {
-            (void)!shc_watch_mismatch(comm, op->sequence, r == 0 ? comm->rank : 0, r);
+            (void)!shc_failure_set_mismatch(comm, op->sequence, r == 0 ? comm->rank : 0, r);
             return false;
         }
         calls->factors[r] = record.factor;
@@ -388,7 +388,7 @@ static bool reduce(struct shc_cuda_comm *comm, const struct shc_relayed *op,
     const enum shc_status st = shc_reduce_local(op->dtype, op->redop, sources, comm->world, to,
                                                 move->bytes / op->elem_bytes, calls->factors);
     if (st != SHC_OK)
-        (void)!shc_watch_fail(comm, st, shc_error_text());
+        (void)!shc_failure_set(comm, st, shc_error_text());
     return st == SHC_OK;
 }
 
@@ -420,14 +420,14 @@ static bool consume(struct shc_cuda_comm *comm, const struct shc_relayed *op,
         if (!carry_out(comm, op, calls, &op->moves[i], op->round))
             return false;
     if (!op->two)
-        return !shc_watch_was_failed(comm);
+        return !shc_failure_was_set(comm);
     /* release cuda/relay -> acquire in shc_relay_arrival(): this rank's slice. */
     shc_a64_store_release(&comm->lane.shm->arrived.word, op->round + 1);
     if (!await_all(comm, all_arrived, op->round + 1))
         return false;
     for (size_t i = 0; i < op->fetches; i++)
         (void)carry_out(comm, op, calls, &op->moves[i], op->round + 1);
-    return !shc_watch_was_failed(comm);
+    return !shc_failure_was_set(comm);
 }
 
 /* The stream will copy back what the tensor held: it has brought it here itself, when it has arrived. */

@@ -110,7 +110,7 @@ static bool take(struct shc_cuda_comm *comm, const struct shc_end *end,
            shc_host_box(host, end->peer, comm->rank,
                         SHC_BOX_SLOT + (int)(receive->piece % SHC_MAIL_SLOTS)),
            receive->bytes);
-    return !shc_watch_was_failed(comm);
+    return !shc_failure_was_set(comm);
 }
 
 /* Has the stream reached this receive? Then its tensor's own bytes are here, and the receive before it has been
@@ -133,7 +133,7 @@ static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
         return false;
     /* The gates of this end's earlier messages have run. After one that has shut, the ends need not mean the
      * same message by this number. */
-    const bool failed = shc_end_look_at_verdict(comm, end) != SHC_OK || shc_watch_is_failed(comm);
+    const bool failed = shc_end_look_at_verdict(comm, end) != SHC_OK || shc_failure_look(comm);
     if (!failed && shc_end_reached(end) < receive->piece)
         return false;
     if (failed || !take(comm, end, receive))

@@ -18,8 +18,8 @@ _Static_assert(sizeof(struct verdict) <= SHC_CONTROL_BYTES, "a verdict fits a pa
 
 /* One attempt's parcels, too many for a stack. */
 struct parcels {
-    struct shc_control_parcel mine;
-    struct shc_control_parcel theirs[SHC_MAX_WORLD];
+    struct shc_control_message mine;
+    struct shc_control_message theirs[SHC_MAX_WORLD];
 };
 
 static void forget(struct shc_share *share)
@@ -40,7 +40,7 @@ static void abandon(struct shc_share *share)
 
 /* Makes and shows this rank's slab. A failure is said in an empty parcel: the others wait for one. */
 static enum shc_status offer(const struct shc_gpu *gpu, enum shc_slab_kind kind, size_t bytes,
-                             struct shc_slab *slab, struct shc_control_parcel *parcel)
+                             struct shc_slab *slab, struct shc_control_message *parcel)
 {
     enum shc_status st = shc_slab_create(gpu, kind, bytes, slab);
     if (st == SHC_OK) {
@@ -59,7 +59,7 @@ static enum shc_status offer(const struct shc_gpu *gpu, enum shc_slab_kind kind,
 /* A rank may show a slab of any size; at least `bytes` are needed, and no more are used. */
 static enum shc_status import_all(struct shc_share *share, const struct shc_control *control,
                                   const struct shc_gpu *gpu,
-                                  const struct shc_control_parcel *theirs, size_t bytes)
+                                  const struct shc_control_message *theirs, size_t bytes)
 {
     for (int r = 0; r < share->world; r++) {
         if (r == share->rank)
@@ -76,7 +76,7 @@ static enum shc_status import_all(struct shc_share *share, const struct shc_cont
     return SHC_OK;
 }
 
-static void pack_verdict(enum shc_status mine, struct shc_control_parcel *parcel)
+static void pack_verdict(enum shc_status mine, struct shc_control_message *parcel)
 {
     struct verdict verdict;
     memset(&verdict, 0, sizeof verdict);
@@ -89,7 +89,7 @@ static void pack_verdict(enum shc_status mine, struct shc_control_parcel *parcel
 }
 
 /* True when all are good; else the lowest rank's reason that is its own, not another's. */
-static bool judge(const struct shc_control *control, const struct shc_control_parcel *theirs,
+static bool judge(const struct shc_control *control, const struct shc_control_message *theirs,
                   const bool *offered, char *reason)
 {
     bool good = true, own = false;

@@ -169,7 +169,7 @@ enum shc_status shc_slab_create(const struct shc_gpu *gpu, enum shc_slab_kind ki
     return st;
 }
 
-enum shc_status shc_slab_import(const struct shc_gpu *gpu, const struct shc_control_parcel *parcel,
+enum shc_status shc_slab_import(const struct shc_gpu *gpu, const struct shc_control_message *parcel,
                                 struct shc_slab *view)
 {
     struct notice notice;
@@ -193,7 +193,7 @@ enum shc_status shc_slab_import(const struct shc_gpu *gpu, const struct shc_cont
     return st;
 }
 
-enum shc_status shc_slab_show(struct shc_slab *slab, struct shc_control_parcel *parcel)
+enum shc_status shc_slab_show(struct shc_slab *slab, struct shc_control_message *parcel)
 {
     struct notice notice;
     memset(&notice, 0, sizeof notice);

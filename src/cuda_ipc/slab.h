@@ -42,10 +42,10 @@ void shc_slab_destroy(struct shc_slab *slab);
 
 /* The parcel that the others need to import it. The parcel's descriptor stays the slab's. */
 SHC_NODISCARD enum shc_status shc_slab_show(struct shc_slab *slab,
-                                            struct shc_control_parcel *parcel);
+                                            struct shc_control_message *parcel);
 
 /* A view of the slab that another rank has shown; the parcel's descriptor stays the caller's.
  * SHC_ERR_VERSION: the parcel holds no slab. */
 SHC_NODISCARD enum shc_status shc_slab_import(const struct shc_gpu *gpu,
-                                              const struct shc_control_parcel *parcel,
+                                              const struct shc_control_message *parcel,
                                               struct shc_slab *view);

@@ -104,7 +104,8 @@ static enum shc_status recorded(struct shc_cuda_comm *comm)
     return st;
 }
 
-enum shc_status shc_watch_fail(struct shc_cuda_comm *comm, enum shc_status status, const char *text)
+enum shc_status shc_failure_set(struct shc_cuda_comm *comm, enum shc_status status,
+                                const char *text)
 {
     if (fail_once(comm, status, text)) {
         shc_comm_abort(comm->core, comm->failure); /* written once: no lock is needed */
@@ -115,13 +116,13 @@ enum shc_status shc_watch_fail(struct shc_cuda_comm *comm, enum shc_status statu
 
 /* ---- looking ---- */
 
-bool shc_watch_is_failed(const struct shc_cuda_comm *comm)
+bool shc_failure_look(const struct shc_cuda_comm *comm)
 {
     /* acquire cuda/abort <- acq_rel in fail_once(): the finder's reason. */
     return shc_a64_load_acquire(&shc_host_header(&comm->host)->aborted.word) != 0;
 }
 
-bool shc_watch_was_failed(const struct shc_cuda_comm *comm)
+bool shc_failure_was_set(const struct shc_cuda_comm *comm)
 {
     /* acq_rel cuda/abort: a plain load might come before the reads that it is to come after. */
     return shc_a64_add_acq_rel(&shc_host_header(&comm->host)->aborted.word, 0) != 0;
@@ -143,7 +144,8 @@ static void call_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char
     }
 }
 
-enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm, uint64_t sequence, int a, int b)
+enum shc_status shc_failure_set_mismatch(struct shc_cuda_comm *comm, uint64_t sequence, int a,
+                                         int b)
 {
     char text[2 * SHC_HOST_REASON_BYTES], one[160], other[160];
     call_text(comm, a, sequence, one);
@@ -151,12 +153,12 @@ enum shc_status shc_watch_mismatch(struct shc_cuda_comm *comm, uint64_t sequence
     snprintf(text, sizeof text, "ranks made different calls: %s called %s, but %s called %s",
              shc_comm_rank_name(comm->core, a).text, one, shc_comm_rank_name(comm->core, b).text,
              other);
-    return shc_watch_fail(comm, SHC_ERR_MISMATCH, text);
+    return shc_failure_set(comm, SHC_ERR_MISMATCH, text);
 }
 
-enum shc_status shc_watch_fail_aborted(struct shc_cuda_comm *comm)
+enum shc_status shc_failure_set_aborted(struct shc_cuda_comm *comm)
 {
-    return shc_watch_fail(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
+    return shc_failure_set(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
 }
 
 static enum shc_status look_at_verdict(struct shc_cuda_comm *comm)
@@ -167,8 +169,9 @@ static enum shc_status look_at_verdict(struct shc_cuda_comm *comm)
     /* The gate compares all with rank 0; where that one is at another operation, with this rank. */
     const int rank = SHC_VERDICT_RANK(verdict);
     if (SHC_VERDICT_STATE(verdict) == SHC_GATE_MISMATCH)
-        return shc_watch_mismatch(comm, SHC_VERDICT_SEQUENCE(verdict), rank ? 0 : comm->rank, rank);
-    return shc_watch_fail_aborted(comm);
+        return shc_failure_set_mismatch(comm, SHC_VERDICT_SEQUENCE(verdict), rank ? 0 : comm->rank,
+                                        rank);
+    return shc_failure_set_aborted(comm);
 }
 
 /* The CPU group sees deaths. The rank that failed it may have failed this group before: that reason counts. */
@@ -177,10 +180,10 @@ static enum shc_status look_at_members(struct shc_cuda_comm *comm)
     const enum shc_status st = shc_comm_error(comm->core);
     if (st == SHC_OK)
         return SHC_OK;
-    return shc_watch_fail(comm, st, shc_error_text());
+    return shc_failure_set(comm, st, shc_error_text());
 }
 
-uint64_t shc_watch_departure(struct shc_cuda_comm *comm, int rank)
+uint64_t shc_departure(struct shc_cuda_comm *comm, int rank)
 {
     /* acquire cuda/left <- release in shc_cuda_comm_close(): its last operation, its streams' last words. */
     const uint64_t left = shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->left.word);
@@ -191,13 +194,13 @@ uint64_t shc_watch_departure(struct shc_cuda_comm *comm, int rank)
 static enum shc_status look_at_leavers(struct shc_cuda_comm *comm, uint64_t sequence)
 {
     for (int r = 0; r < comm->world; r++) {
-        const uint64_t left = shc_watch_departure(comm, r);
+        const uint64_t left = shc_departure(comm, r);
         if (r == comm->rank || left == 0 || left > sequence)
             continue;
         char text[256];
         snprintf(text, sizeof text, "%s has left the group after operation #%llu",
                  shc_comm_rank_name(comm->core, r).text, (unsigned long long)(left - 1));
-        return shc_watch_fail(comm, SHC_ERR_PEER_LEFT, text);
+        return shc_failure_set(comm, SHC_ERR_PEER_LEFT, text);
     }
     return SHC_OK;
 }
@@ -205,8 +208,8 @@ static enum shc_status look_at_leavers(struct shc_cuda_comm *comm, uint64_t sequ
 enum shc_status shc_watch_verdicts(struct shc_cuda_comm *comm)
 {
     SHC_TRY(recorded(comm));
-    if (shc_watch_is_failed(comm))
-        return shc_watch_fail(comm, SHC_ERR_ABORTED, "told by another rank");
+    if (shc_failure_look(comm))
+        return shc_failure_set(comm, SHC_ERR_ABORTED, "told by another rank");
     SHC_TRY(look_at_verdict(comm));
     return shc_mail_look_at_verdicts(comm);
 }
@@ -305,7 +308,7 @@ void shc_watch_tell(struct shc_cuda_comm *comm, enum shc_lateness_state state,
     if (state == SHC_TIME_OVER) {
         snprintf(text, sizeof text, SHC_TIMED_OUT "%.3f s waiting for %s; in %s: %s", seconds,
                  waiting->whom, self.text, waiting->call);
-        (void)!shc_watch_fail(comm, SHC_ERR_TIMEOUT, text);
+        (void)!shc_failure_set(comm, SHC_ERR_TIMEOUT, text);
         return;
     }
     snprintf(text, sizeof text, "%s: %s on CUDA group \"%s\" " SHC_HAS_WAITED " for %s%s",
@@ -355,7 +358,7 @@ static void show(struct shc_cuda_comm *comm, uint64_t now_ns)
 
 /* ---- the thread ---- */
 
-void shc_watch_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed, bool sliced)
+void shc_lane_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed, bool sliced)
 {
     struct shc_flight *flight = &comm->flights[comm->lane.sequence % SHC_RECORDS];
     pthread_mutex_lock(&comm->state_lock);

@@ -102,7 +102,7 @@ static void note_broken(struct shc_hosts_p2p *p2p, int index, const char *error)
     snprintf(peer->error, sizeof peer->error, "%.200s", error);
 }
 
-static void judge_broken(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
+static void check_broken(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
 {
     const struct peer *peer = &p2p->peers[index - p2p->locals];
     const int rank = p2p->rank_of[index - p2p->locals];
@@ -175,7 +175,7 @@ static void look_at_peers(struct shc_hosts_p2p *p2p)
         return;
     for (int i = 0; i < p2p->others; i++)
         if (p2p->peers[i].broken)
-            judge_broken(p2p, p2p->locals + i, now_ns);
+            check_broken(p2p, p2p->locals + i, now_ns);
         else
             watch_peer(p2p, p2p->locals + i, now_ns);
 }

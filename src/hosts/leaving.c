@@ -132,7 +132,7 @@ static void ask_for_departures(struct shc_hosts *hosts)
     shc_work_item_start(dead->departures, false);
 }
 
-static enum shc_status judge_departures(struct shc_hosts *hosts)
+static enum shc_status check_departures(struct shc_hosts *hosts)
 {
     struct shc_work_item *item = hosts->dead.departures;
     const struct departures *d = (const struct departures *)(const void *)item->memory;
@@ -161,7 +161,7 @@ enum shc_status shc_leaving_look(struct shc_hosts *hosts)
     }
     if (!shc_work_item_wait(dead->departures, 0))
         return SHC_OK;
-    const enum shc_status st = judge_departures(hosts);
+    const enum shc_status st = check_departures(hosts);
     shc_leaving_forget(dead);
     return st;
 }

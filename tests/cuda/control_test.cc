@@ -82,7 +82,7 @@ char byte_in(int fd)
     return byte;
 }
 
-using Parcels = std::vector<shc_control_parcel>;
+using Parcels = std::vector<shc_control_message>;
 
 void three_rounds(Group &group, shc_control &control)
 {
@@ -90,7 +90,7 @@ void three_rounds(Group &group, shc_control &control)
         << shc_cuda_failure();
     Parcels theirs(group.all.size());
     for (int round = 0; round < 3; round++) {
-        shc_control_parcel mine = {};
+        shc_control_message mine = {};
         mine.count = static_cast<uint32_t>(1 + round);
         mine.bytes[round] = static_cast<unsigned char>(control.rank);
         // Some rounds carry a descriptor, from some ranks.
@@ -248,7 +248,7 @@ TEST(Control, ARankThatLeavesInARoundIsNamedByAll)
         Group group(4);
         const auto swap = [&](shc_control &control) {
             Parcels theirs(4);
-            shc_control_parcel mine = {};
+            shc_control_message mine = {};
             mine.count = 1;
             mine.fd = file_with('m');
             ASSERT_EQ(shc_control_meet(&control, group.all.data(), in(kPatience)), SHC_OK);
@@ -276,7 +276,7 @@ TEST(Control, ARankThatFailsToMeetTellsThoseItHasMet)
     const int rank_1 = stranger(zero, &one, sizeof one); // does no more than that
     group.run({[&](shc_control &control) {
                    Parcels theirs(3);
-                   shc_control_parcel mine = {};
+                   shc_control_message mine = {};
                    mine.count = 1;
                    mine.fd = -1;
                    ASSERT_EQ(shc_control_meet(&control, group.all.data(), in(kPatience)), SHC_OK);
@@ -301,7 +301,7 @@ TEST(Control, ASilentRankIsNamed)
     Group group(3);
     const auto speak = [&](shc_control &control) {
         Parcels theirs(3);
-        shc_control_parcel mine = {};
+        shc_control_message mine = {};
         mine.count = 1;
         mine.fd = -1;
         ASSERT_EQ(shc_control_meet(&control, group.all.data(), in(kPatience)), SHC_OK);

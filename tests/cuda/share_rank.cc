@@ -78,10 +78,10 @@ struct Rank {
 // other ranks.
 bool barrier(Rank &rank)
 {
-    shc_control_parcel mine = {};
+    shc_control_message mine = {};
     mine.count = 1;
     mine.fd = -1;
-    std::vector<shc_control_parcel> theirs(static_cast<size_t>(rank.control.world));
+    std::vector<shc_control_message> theirs(static_cast<size_t>(rank.control.world));
     return shc_control_swap(&rank.control, &mine, shc_clock_ns() + 10 * SHC_NS_PER_S,
                             theirs.data()) == SHC_OK;
 }
@@ -207,8 +207,8 @@ void run(Rank &rank, const std::string &folder, const std::string &how)
         die("meet");
     if (how == "die-in-round") { // the others have its slab, and get no verdict
         shc_slab slab;
-        shc_control_parcel parcel;
-        std::vector<shc_control_parcel> theirs(all.size());
+        shc_control_message parcel;
+        std::vector<shc_control_message> theirs(all.size());
         if (shc_slab_create(&rank.gpu, SHC_SLAB_FD, kBytes, &slab) != SHC_OK ||
             shc_slab_show(&slab, &parcel) != SHC_OK ||
             shc_control_swap(&rank.control, &parcel, deadline, theirs.data()) != SHC_OK)

@@ -57,7 +57,7 @@ TEST(Lateness, TheDeadlineComesBeforeALine)
 TEST(Lateness, LostTimeMovesDeadlineAndLines)
 {
     shc_lateness lateness = begun(6 * s, 5 * s);
-    shc_lateness_forgive(&lateness, t0 + 60 * s, 59 * s);
+    shc_lateness_add_lost(&lateness, t0 + 60 * s, 59 * s);
     EXPECT_EQ(shc_lateness_seconds(&lateness, t0 + 60 * s), 1.0);
     EXPECT_EQ(shc_lateness_look(&lateness, t0 + 64 * s - 1), SHC_IN_TIME);
     EXPECT_EQ(shc_lateness_look(&lateness, t0 + 64 * s), SHC_LATE);
@@ -67,17 +67,17 @@ TEST(Lateness, LostTimeMovesDeadlineAndLines)
 TEST(Lateness, LostTimeMakesNoDeadline)
 {
     shc_lateness lateness = begun(SHC_NO_DEADLINE, 5 * s);
-    shc_lateness_forgive(&lateness, t0 + 60 * s, 59 * s);
+    shc_lateness_add_lost(&lateness, t0 + 60 * s, 59 * s);
     EXPECT_EQ(lateness.deadline_ns, SHC_NO_DEADLINE);
 }
 
 TEST(Lateness, WhatBeganInLostTimeHasLostOnlyTheRest)
 {
     shc_lateness lateness = begun(6 * s, 5 * s);
-    shc_lateness_forgive(&lateness, t0 + 2 * s, 59 * s);
+    shc_lateness_add_lost(&lateness, t0 + 2 * s, 59 * s);
     EXPECT_EQ(lateness.begun_ns, t0 + 2 * s);
     EXPECT_EQ(lateness.deadline_ns, t0 + 8 * s);
-    shc_lateness_forgive(&lateness, t0 + s, 59 * s);
+    shc_lateness_add_lost(&lateness, t0 + s, 59 * s);
     EXPECT_EQ(lateness.begun_ns, t0 + 2 * s) << "it began later";
 }
 

@@ -9,7 +9,7 @@
  *
  *   shc_lateness_begin(&lateness, now_ns, timeout_ns, late_after_ns);
  *   again and again, at least every 20 ms:
- *       shc_lateness_forgive(&lateness, now_ns, shc_clock_watch_lost(&watch, now_ns));
+ *       shc_lateness_add_lost(&lateness, now_ns, shc_clock_watch_lost(&watch, now_ns));
  *       switch (shc_lateness_look(&lateness, now_ns)) ...
  */
 
@@ -64,8 +64,8 @@ SHC_INLINE double shc_lateness_seconds(const struct shc_lateness *lateness, uint
 
 /* So much of the time up to now does not count. What began in the middle of it has lost only the rest,
  * and what began after it nothing. */
-SHC_INLINE void shc_lateness_forgive(struct shc_lateness *lateness, uint64_t now_ns,
-                                     uint64_t lost_ns)
+SHC_INLINE void shc_lateness_add_lost(struct shc_lateness *lateness, uint64_t now_ns,
+                                      uint64_t lost_ns)
 {
     const uint64_t age_ns = now_ns > lateness->begun_ns ? now_ns - lateness->begun_ns : 0;
     const uint64_t moved_ns = lost_ns < age_ns ? lost_ns : age_ns;

@@ -302,7 +302,7 @@ enum shc_status shc_rendezvous_look_at_clock(struct shc_rendezvous *m)
     if (m->config->interrupted && m->config->interrupted(m->config->interrupted_ctx))
         return shc_fail(SHC_ERR_INTERRUPTED, "%s: interrupted at the rendezvous",
                         shc_seat_member_name(m->seat, m->seat->rank).text);
-    shc_lateness_forgive(&m->lateness, now_ns, shc_clock_watch_lost(&m->watch, now_ns));
+    shc_lateness_add_lost(&m->lateness, now_ns, shc_clock_watch_lost(&m->watch, now_ns));
     const enum shc_lateness_state state = shc_lateness_look(&m->lateness, now_ns);
     if (state == SHC_TIME_OVER)
         return time_is_up(m, now_ns);

@@ -24,10 +24,10 @@ static void forgive(struct shc_p2p *p2p, uint64_t now_ns, uint64_t lost_ns)
 {
     for (int i = 0; lost_ns != 0 && i < shc_p2p_queue_count(p2p); i++)
         for (struct shc_message *m = shc_p2p_queue(p2p, i)->first; m; m = m->next)
-            shc_lateness_forgive(&m->lateness, now_ns, lost_ns);
+            shc_lateness_add_lost(&m->lateness, now_ns, lost_ns);
 }
 
-void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight)
+void shc_p2p_look(struct shc_p2p *p2p, struct shc_snapshot *sight)
 {
     const struct shc_seat *seat = p2p->env.seat;
     sight->due = false;
@@ -105,7 +105,7 @@ static void end_alone(struct shc_p2p *p2p, struct shc_message *m, enum shc_statu
 /* Looks for deaths before a departure is reported: a rank that has left may have learned of a death
  * by another group, and that death counts here, too. False: there is one, and it has ended the
  * message. */
-static bool judge_deaths(struct shc_p2p *p2p, const struct shc_message *m)
+static bool check_deaths(struct shc_p2p *p2p, const struct shc_message *m)
 {
     const struct shc_seat *seat = p2p->env.seat;
     shc_member_look_at_processes(seat, 0, seat->world_size);
@@ -116,7 +116,7 @@ static bool judge_deaths(struct shc_p2p *p2p, const struct shc_message *m)
 }
 
 /* False: the peer's state has ended the message. */
-static bool judge_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
+static bool check_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
                         enum shc_member_state state)
 {
     char end[160], reason[400];
@@ -126,7 +126,7 @@ static bool judge_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
     }
     if (state != SHC_MEMBER_LEFT)
         return true;
-    if (!judge_deaths(p2p, m))
+    if (!check_deaths(p2p, m))
         return false;
     const char *sent = "";
     if (m->state == SHC_MESSAGE_FILLING)
@@ -142,7 +142,7 @@ static bool judge_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
 
 /* A receive from any rank: it fails when one rank is dead, as that may have been the sender, or
  * when all other ranks have left. */
-static bool judge_any(struct shc_p2p *p2p, struct shc_message *m, const struct shc_sight *sight)
+static bool check_any(struct shc_p2p *p2p, struct shc_message *m, const struct shc_snapshot *sight)
 {
     const struct shc_seat *seat = p2p->env.seat;
     int left = 0;
@@ -155,7 +155,7 @@ static bool judge_any(struct shc_p2p *p2p, struct shc_message *m, const struct s
     }
     if (left == 0 || left < seat->world_size - 1 || p2p->env.remote.count > 0)
         return true;
-    if (!judge_deaths(p2p, m))
+    if (!check_deaths(p2p, m))
         return false;
     end_alone(p2p, m, SHC_ERR_PEER_LEFT,
               "all other ranks have left the group, and sent nothing that this takes");
@@ -223,7 +223,7 @@ static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns
 }
 
 /* A message is late. Is it in a cycle of waits? */
-static void judge_cycle(struct shc_p2p *p2p, struct shc_message *m)
+static void check_cycle(struct shc_p2p *p2p, struct shc_message *m)
 {
     char text[SHC_DEADLOCK_TEXT];
     const struct shc_board_awaited awaited = shc_message_awaited(m);
@@ -235,14 +235,15 @@ static void judge_cycle(struct shc_p2p *p2p, struct shc_message *m)
         shc_log_late(true, "%s", text);
 }
 
-static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const struct shc_sight *sight)
+static void check_message(struct shc_p2p *p2p, struct shc_message *m,
+                          const struct shc_snapshot *sight)
 {
     const int rank = shc_message_rank(m);
     bool goes_on = true;
     if (rank < 0)
-        goes_on = judge_any(p2p, m, sight);
+        goes_on = check_any(p2p, m, sight);
     else if (!shc_p2p_is_remote(p2p, rank))
-        goes_on = judge_named(p2p, m, rank, (enum shc_member_state)sight->states[rank]);
+        goes_on = check_named(p2p, m, rank, (enum shc_member_state)sight->states[rank]);
     if (!goes_on)
         return;
     const enum shc_lateness_state state = shc_lateness_look(&m->lateness, sight->now_ns);
@@ -254,16 +255,16 @@ static void judge_message(struct shc_p2p *p2p, struct shc_message *m, const stru
         say_late(p2p, m, sight->now_ns);
     if (!shc_p2p_is_remote(p2p, rank) &&
         (state == SHC_LATE || shc_deadlock_is_suspected(p2p->env.seat, true)))
-        judge_cycle(p2p, m);
+        check_cycle(p2p, m);
 }
 
-static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
-                        const struct shc_sight *sight)
+static void check_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
+                        const struct shc_snapshot *sight)
 {
     struct shc_message *m = queue->first;
     while (m) {
         struct shc_message *next = m->next;
-        judge_message(p2p, m, sight);
+        check_message(p2p, m, sight);
         /* The group's failure ends all messages, also the next one. This holds also while
          * another thread of this rank is about to set the abort word. */
         if (shc_p2p_pending(p2p) == 0 || shc_group_failed(p2p->env.seat))
@@ -272,7 +273,7 @@ static void judge_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
     }
 }
 
-static void judge_group(struct shc_p2p *p2p)
+static void check_group(struct shc_p2p *p2p)
 {
     const struct shc_seat *seat = p2p->env.seat;
     if (shc_p2p_pending(p2p) == 0 || SHC_LIKELY(!shc_group_failed(seat)))
@@ -282,16 +283,16 @@ static void judge_group(struct shc_p2p *p2p)
     shc_p2p_finish_all(p2p, status, reason);
 }
 
-void shc_p2p_judge(struct shc_p2p *p2p, const struct shc_sight *sight)
+void shc_p2p_check(struct shc_p2p *p2p, const struct shc_snapshot *sight)
 {
     if (shc_p2p_pending(p2p) == 0)
         return;
     /* P2P-60: looked at after the states were read and before they are judged: a rank that is gone
      * may have been told of the failure, and have ended because of it. */
-    judge_group(p2p);
+    check_group(p2p);
     for (int i = 0; sight->due && i < shc_p2p_queue_count(p2p); i++)
-        judge_queue(p2p, shc_p2p_queue(p2p, i), sight);
-    judge_group(p2p);
+        check_queue(p2p, shc_p2p_queue(p2p, i), sight);
+    check_group(p2p);
     if (sight->due && shc_p2p_pending(p2p) > 0)
         shc_p2p_show(p2p);
 }

@@ -104,21 +104,21 @@ void shc_agent_call(struct shc_p2p *p2p);
 /* ---- deadline.c ---- */
 
 /* Membership snapshot: the members' states as they were before the lines were read. */
-struct shc_sight {
+struct shc_snapshot {
     uint64_t now_ns;
     bool due;
     uint8_t states[SHC_MAX_WORLD]; /* enum shc_member_state */
 };
 
 /* Reads the clock, and, each time it is due, the members' states. */
-void shc_p2p_look(struct shc_p2p *p2p, struct shc_sight *sight);
+void shc_p2p_look(struct shc_p2p *p2p, struct shc_snapshot *sight);
 
 /* Tells the board what is pending. */
 SHC_COLD void shc_p2p_show(struct shc_p2p *p2p);
 
 /* P2P-60: ends the messages whose peer is gone or whose time is over, and logs the ones that are
  * late. Runs after the lines were read. */
-void shc_p2p_judge(struct shc_p2p *p2p, const struct shc_sight *sight);
+void shc_p2p_check(struct shc_p2p *p2p, const struct shc_snapshot *sight);
 
 /* ---- receive.c ---- */
 

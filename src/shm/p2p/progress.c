@@ -14,7 +14,7 @@
 void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
 {
     const int world = p2p->env.seat->world_size;
-    struct shc_sight sight;
+    struct shc_snapshot sight;
     shc_p2p_look(p2p, &sight);
     if (waiter && shc_p2p_pending(p2p) > 0) {
         /* relaxed: as shc_p2p_waiters(). */
@@ -29,7 +29,7 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
         peer = peer + 1 < world ? peer + 1 : 0;
     }
     p2p->first_peer = p2p->first_peer + 1 < world ? p2p->first_peer + 1 : 0;
-    shc_p2p_judge(p2p, &sight);
+    shc_p2p_check(p2p, &sight);
     /* P2P-48: a thread whose message ended in this pass may sleep on this rank's own doorbell. */
     if (p2p->finished && shc_p2p_waiters(p2p) > (waiter ? 1 : 0))
         shc_bell_ring(shc_seat_mail_bell(p2p->env.seat, p2p->env.seat->rank), true);

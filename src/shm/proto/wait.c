@@ -87,14 +87,14 @@ void shc_wait_death_text(const struct shc_seat *seat, int rank, char *text, size
     snprintf(text, capacity, "%s died%s; %s", shc_seat_process_name(seat, rank).text, end, call);
 }
 
-static enum shc_status judge_dead(struct shc_wait *wait, int rank)
+static enum shc_status check_dead(struct shc_wait *wait, int rank)
 {
     char reason[512];
     shc_wait_death_text(wait->seat, rank, reason, sizeof reason);
     return shc_wait_give_up(wait, SHC_ERR_PEER_DEAD, reason);
 }
 
-static enum shc_status judge_group(struct shc_wait *wait)
+static enum shc_status check_group(struct shc_wait *wait)
 {
     struct shc_seat *seat = wait->seat;
     /* acquire seat/closed <- acq_rel in close_comm(): nothing else. */
@@ -109,27 +109,27 @@ static enum shc_status judge_group(struct shc_wait *wait)
 
 /* A rank that is gone may have ended because it was told that the group failed. The abort word was
  * set before that rank went, so it is looked at again after the rank's state. */
-static enum shc_status judge_death(struct shc_wait *wait, int rank)
+static enum shc_status check_death(struct shc_wait *wait, int rank)
 {
-    SHC_TRY(judge_group(wait));
-    return judge_dead(wait, rank);
+    SHC_TRY(check_group(wait));
+    return check_dead(wait, rank);
 }
 
 /* Is any rank dead, whether this operation needs it or not? */
-static enum shc_status judge_deaths(struct shc_wait *wait)
+static enum shc_status check_deaths(struct shc_wait *wait)
 {
     const int dead = shc_member_find_dead(wait->seat, -1);
-    return dead < 0 ? SHC_OK : judge_death(wait, dead);
+    return dead < 0 ? SHC_OK : check_death(wait, dead);
 }
 
 /* A rank has left, perhaps because another group told it of a death. So after its state dead ranks
  * are looked for, too, also ranks whose death no life word shows yet. */
-static enum shc_status judge_left(struct shc_wait *wait, int rank)
+static enum shc_status check_left(struct shc_wait *wait, int rank)
 {
     struct shc_seat *seat = wait->seat;
     shc_member_look_at_processes(seat, 0, seat->world_size);
-    SHC_TRY(judge_deaths(wait));
-    SHC_TRY(judge_group(wait));
+    SHC_TRY(check_deaths(wait));
+    SHC_TRY(check_group(wait));
     char call[160], end[160], reason[512];
     shc_call_last_clause(seat, rank, call, sizeof call);
     shc_member_left_text(seat, rank, end, sizeof end);
@@ -152,7 +152,7 @@ static bool owes(const struct shc_wait *wait, int rank, enum shc_member_state st
  * (If a rank died inside the operation, every rank may act on that: the rank that misses its data
  * may be stopped.)
  */
-static enum shc_status judge_members(struct shc_wait *wait, int peer,
+static enum shc_status check_members(struct shc_wait *wait, int peer,
                                      enum shc_member_state peer_state)
 {
     const struct shc_seat *seat = wait->seat;
@@ -168,10 +168,10 @@ static enum shc_status judge_members(struct shc_wait *wait, int peer,
         if (rank != peer && !owes(wait, rank, state))
             continue;
         if (state == SHC_MEMBER_DEAD)
-            return judge_death(wait, rank);
+            return check_death(wait, rank);
         left = left < 0 ? rank : left;
     }
-    return left < 0 ? SHC_OK : judge_left(wait, left);
+    return left < 0 ? SHC_OK : check_left(wait, left);
 }
 
 static void say_late(struct shc_wait *wait, const struct shc_target *target, uint64_t now_ns)
@@ -195,7 +195,7 @@ static void say_late(struct shc_wait *wait, const struct shc_target *target, uin
 }
 
 /* A call is late. Is it in a cycle of waits? */
-static enum shc_status judge_cycle(struct shc_wait *wait)
+static enum shc_status check_cycle(struct shc_wait *wait)
 {
     char text[SHC_DEADLOCK_TEXT];
     if (!shc_deadlock_find(wait->seat, NULL, text, sizeof text))
@@ -207,7 +207,7 @@ static enum shc_status judge_cycle(struct shc_wait *wait)
     return SHC_OK;
 }
 
-static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target *target,
+static enum shc_status check_time(struct shc_wait *wait, const struct shc_target *target,
                                   uint64_t now_ns)
 {
     /* relaxed: as in shc_comm_finish_unattended(). */
@@ -225,12 +225,12 @@ static enum shc_status judge_time(struct shc_wait *wait, const struct shc_target
     if (state == SHC_LATE && (target->peer >= 0 || target->whom))
         say_late(wait, target, now_ns);
     if (target->peer >= 0 && (state == SHC_LATE || shc_deadlock_is_suspected(wait->seat, false)))
-        return judge_cycle(wait);
+        return check_cycle(wait);
     return SHC_OK;
 }
 
 /* The looks that cost system calls are rarer. */
-static enum shc_status judge_slowly(struct shc_wait *wait, int peer, uint64_t now_ns)
+static enum shc_status check_slowly(struct shc_wait *wait, int peer, uint64_t now_ns)
 {
     struct shc_seat *seat = wait->seat;
     if (now_ns - wait->asked_ns >= ASK_NS) {
@@ -252,7 +252,7 @@ static void look_at_clock(struct shc_wait *wait, uint64_t now_ns)
         wait->watch = (struct shc_clock_watch){.looked_ns = now_ns};
         wait->asked_ns = now_ns;
     }
-    shc_lateness_forgive(&wait->lateness, now_ns, shc_clock_watch_lost(&wait->watch, now_ns));
+    shc_lateness_add_lost(&wait->lateness, now_ns, shc_clock_watch_lost(&wait->watch, now_ns));
 }
 
 static uint64_t moves_of(const struct shc_target *target)
@@ -329,13 +329,13 @@ static enum shc_status sleep_until(struct shc_wait *wait, const struct shc_targe
         if (shown)
             shc_board_look(&wait->seat->board, looked_ns);
         if (target->peer >= 0) {
-            SHC_TRY(judge_group(wait));
-            SHC_TRY(judge_members(wait, target->peer, state));
+            SHC_TRY(check_group(wait));
+            SHC_TRY(check_members(wait, target->peer, state));
         }
         uint64_t now_ns = shc_clock_ns();
         look_at_clock(wait, now_ns);
-        SHC_TRY(judge_time(wait, target, now_ns));
-        SHC_TRY(judge_slowly(wait, target->peer, now_ns));
+        SHC_TRY(check_time(wait, target, now_ns));
+        SHC_TRY(check_slowly(wait, target->peer, now_ns));
         if (moves_of(target) != moves)
             return SHC_OK;
         if (target->peer >= 0) {
@@ -423,7 +423,7 @@ static enum shc_status yield_awhile(struct shc_wait *wait, const struct shc_targ
         if (*ready)
             return SHC_OK;
         if (i % YIELDS_A_LOOK == 0 && target->peer >= 0)
-            SHC_TRY(judge_group(wait));
+            SHC_TRY(check_group(wait));
         if (moves_of(target) != moves && now_ns < look_ns) {
             *ready = spin_on(wait, target, look_ns);
             moves = moves_of(target);
@@ -498,12 +498,12 @@ enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint64_t step)
     return SHC_OK;
 }
 
-static SHC_COLD enum shc_status judge_mismatch(struct shc_wait *wait, int rank)
+static SHC_COLD enum shc_status check_mismatch(struct shc_wait *wait, int rank)
 {
     /* A rank that was told of a death makes another call than one that was not. */
     shc_member_look_at_processes(wait->seat, 0, wait->seat->world_size);
-    SHC_TRY(judge_group(wait));
-    SHC_TRY(judge_deaths(wait));
+    SHC_TRY(check_group(wait));
+    SHC_TRY(check_deaths(wait));
     char theirs[160], ours[160], reason[640];
     if (!shc_call_latest_text(wait->seat, rank, theirs, sizeof theirs))
         snprintf(theirs, sizeof theirs, "something that cannot be read");
@@ -556,7 +556,7 @@ enum shc_status shc_call_meet(struct shc_wait *wait)
         const struct shc_call_shm *line = shc_seat_call(seat, peer, epoch);
         SHC_TRY(shc_wait_reached(wait, peer, &line->epoch, epoch));
         if (SHC_UNLIKELY(SHC_READ_ONCE(line->hash) != hash))
-            return judge_mismatch(wait, peer);
+            return check_mismatch(wait, peer);
     }
     wait->entered = true;
     if (SHC_UNLIKELY(seat->lent[(epoch - 1) & 1] != 0))
