@@ -153,9 +153,8 @@ struct shc_sparse {
 /* What the function of a SHC_CALL is told. */
 struct shc_turn {
     uint64_t timeout_ns; /* that it may take */
-    bool
-        interruptible; /* its thread is a caller's, and asks the config's `interrupted` while it waits */
-    char error[1024]; /* set by one that fails; "": the thread's shc_error_text() says why */
+    bool interruptible;  /* a caller's thread: it asks the config's `interrupted` while it waits */
+    char error[1024];    /* set by one that fails; "": the thread's shc_error_text() says why */
 };
 
 /* It may wait, if it looks at shc_comm_error() every 10 ms, and returns when that is not SHC_OK. If it fails,
@@ -212,6 +211,7 @@ struct shc_op {
     enum shc_dtype dtype;
     uint32_t elem_bytes; /* SHC_OPAQUE only: bytes of one element */
     uint32_t dtype_tag;  /* SHC_OPAQUE only: the caller's number of the type, compared over ranks */
+    uint64_t reserved;   /* for options of later versions: 0, else SHC_ERR_INVALID */
     enum shc_redop redop;
     int root;
     int peer; /* a rank, also the caller's own; RECV: or SHC_ANY_SOURCE */
@@ -263,7 +263,7 @@ struct shc_comm_config {
     const int32_t *global_ranks;
     uint64_t timeout_ns; /* of the rendezvous and of every operation; 0: 30 minutes */
     struct shc_store store;
-    /* Asked by threads that wait inside a call, every 10 to 20 ms and after a signal that ends their
+    /* Asked by threads that wait inside a call, at least once a second and after a signal that ends their
      * sleep; true gives the call up with SHC_ERR_INTERRUPTED. As long as it takes the operation stands
      * still, for all ranks. Never asked by the library's own threads. May be NULL. */
     bool (*interrupted)(void *ctx);
@@ -280,6 +280,7 @@ struct shc_comm_config {
     /* Shows in messages in the place of the name, as the words that the user has for the group. NULL: none
      * yet; shc_comm_describe() adds one. */
     const char *description;
+    uint64_t reserved[4]; /* for options of later versions: 0, else SHC_ERR_INVALID */
 };
 
 /* What a request tells its submitter. Neither may throw.
@@ -353,12 +354,10 @@ enum shc_status shc_comm_create(const struct shc_comm_config *config, struct shc
 
 /* Leaves the group: says so to the others, ends this process's calls that are still inside
  * (SHC_ERR_CLOSED), stops the group's threads. Needs no peer; takes at most about two seconds, if
- * a thread of the caller is stuck inside.
- * Any thread; a second call does nothing. */
+ * a thread of the caller is stuck inside. Any thread; a second call does nothing. */
 void shc_comm_close(struct shc_comm *comm);
 
-/* Fails the group for all ranks: every blocked or later call on any rank ends with
- * SHC_ERR_ABORTED and this reason. Any thread, also while another is inside a call. */
+/* Every call on any rank, also one that waits, ends with SHC_ERR_ABORTED and this reason. Any thread. */
 void shc_comm_abort(struct shc_comm *comm, const char *reason);
 
 /* Closes the group if it is open, retires what is left, and frees. No thread may use the group any
@@ -374,19 +373,20 @@ uint64_t shc_comm_sequence(struct shc_comm *comm);
 /* SHC_OK while the group is usable, else why not. */
 enum shc_status shc_comm_error(struct shc_comm *comm);
 
-/* Operations of this rank on a GPU, whose calls return before they are carried out, for `shmcoll status`. One thread
- * at a time. */
+/* Work of this rank on a GPU, whose calls return before it is carried out, for tools. One thread at a time. */
 struct shc_device_work {
-    uint64_t called;   /* so many were enqueued */
-    uint64_t done;     /* and so many of them are over */
-    uint64_t since_ns; /* since when the oldest one that is not over is under way; monotonic */
-    const char *call;  /* that operation, or "" */
-    const char *whom;  /* the ranks that it waits for, or "" */
+    bool messages;                        /* it is messages; else collectives */
+    uint64_t called, done;                /* so many were enqueued, so many of them are over */
+    uint64_t since_ns;                    /* of the oldest one that is not over; monotonic */
+    const char *call, *whom;              /* that one, and the ranks that it waits for; or "" */
+    uint64_t missing[SHC_MAX_WORLD / 64]; /* a bit for each of these ranks */
 };
 void shc_comm_show_device(struct shc_comm *comm, const struct shc_device_work *work);
+/* One that has ended, as its call; `number`: its own among the collectives, or of its two ranks' messages. */
+void shc_comm_keep_device(struct shc_comm *comm, const struct shc_op *op, uint64_t number,
+                          uint64_t count, uint64_t begun_ns);
 
-/* 1 while the process of that rank has begun to end and is still there. A wait that ends because the rank
- * has left ends after that: a launcher then sees the first one end first. */
+/* 1 while the process of that rank ends. A wait that ends because the rank has left ends after that. */
 int shc_comm_is_ending(struct shc_comm *comm, int rank);
 
 /* How messages name a rank of the group: "rank 2", or, where the job numbers it otherwise, "rank 5 (rank 2 of

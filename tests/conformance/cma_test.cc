@@ -40,7 +40,7 @@ Options pulling(const char *from = "1")
 
 uint64_t pulled_of(const Rank &rank)
 {
-    return shc_a64_load_relaxed(&rank.comm->seat.pulled);
+    return shc_a64_load_relaxed(&rank.comm->seat.single_copies);
 }
 
 // From rank 0, which gives `from`.

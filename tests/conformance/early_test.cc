@@ -287,7 +287,7 @@ TEST(EarlyRoots, ChangeNoOutputWhereCallsDiffer)
     }
 }
 
-// Both take themselves for the root, and store to one relay slot: neither takes anything.
+// Both take themselves for the root, and store to one hand-off slot: neither takes anything.
 TEST(EarlyRoots, WhoAreTwoChangeNoOutput)
 {
     run_two("", [](Rank &rank) {

@@ -102,7 +102,7 @@ void with_held_waiter(Rank &rank, const Then &then)
 
 // The progress thread slept on for its 10 s when the last waiting thread left a submission that had relied
 // on it.
-TEST(P2pBugs, AWaiterThatLeavesLeavesAnAgentThatIsAwake)
+TEST(P2pBugs, AWaiterThatLeavesLeavesAnProgressThreadThatIsAwake)
 {
     run_ranks(Mode::kOwnMapping, 2, [](Rank &rank) {
         if (rank.rank == 1) {
@@ -120,7 +120,7 @@ TEST(P2pBugs, AWaiterThatLeavesLeavesAnAgentThatIsAwake)
                 EXPECT_EQ(Message(SHC_SEND, 0, 8, 0).run(rank), SHC_OK);
                 return pending(rank) == 0;
             }));
-            shc_bell_shm *bell = &rank.comm->p2p.agent_bell;
+            shc_bell_shm *bell = &rank.comm->p2p.progress_bell;
             EXPECT_TRUE(within_seconds(20, [&] { return shc_a32_load_acquire(&bell->flag) == 1; }));
             out = std::make_unique<Message>(SHC_SEND, 1, 2, kBig);
             out->start(rank);
@@ -227,7 +227,7 @@ TEST(P2pBugs, ATimedWaitReadsTheMessageUnderItsLock)
         std::atomic<bool> over{false};
         rank.comm->seat.patience = {}; // waits that are mostly at their end
         std::thread other([&] {
-            while (!over) { // an agent that never rests
+            while (!over) { // an progress thread that never rests
                 shc_p2p_lock(&rank.comm->p2p);
                 shc_p2p_pass(&rank.comm->p2p, false);
                 shc_p2p_unlock(&rank.comm->p2p);

@@ -338,21 +338,21 @@ void tell_until_biased(Rank &rank)
 }
 
 // It naps for a while after it has been called, and looks for something to do.
-TEST(P2pBias, OutlivesTheAgentsNaps)
+TEST(P2pBias, OutlivesTheProgressThreadsNaps)
 {
     SKIP_WITHOUT_BIAS();
     for (Mode mode : all_modes())
         run_ranks(mode, 2, [](Rank &rank) {
             shc_p2p &p2p = rank.comm->p2p;
             shc_p2p_lock(&p2p);
-            shc_agent_start(&p2p);
-            EXPECT_TRUE(p2p.agent_started);
+            shc_progress_thread_start(&p2p);
+            EXPECT_TRUE(p2p.progress_thread_started);
             shc_p2p_unlock(&p2p);
             int outlived = 0;
             // A progress thread that was called for a message may take its last look just now.
             for (int turn = 0; turn < 6; turn++) {
                 tell_until_biased(rank);
-                shc_agent_call(&p2p);
+                shc_progress_thread_call(&p2p);
                 shc_os_sleep_ns(60 * SHC_NS_PER_MS); // all its naps, and into its sleep
                 outlived += lock_is_biased(rank);
             }
@@ -381,7 +381,7 @@ void unlock_page(int)
 
 // The progress thread leaves the lock to a thread that waits and makes passes. A submitting thread counts
 // as one, as long as it copies a message that was put aside, or one that it finds in its pass.
-TEST(P2pAgent, LeavesASubmissionAlone)
+TEST(P2pProgressThread, LeavesASubmissionAlone)
 {
     const int aside = 5, there = 6, last = 7;
     const size_t bytes = 9000;

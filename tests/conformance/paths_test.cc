@@ -58,7 +58,7 @@ const Pinned kPinned[] = {
     {SHC_REDUCE, 2, "call line | hand-off | hand-off | hand-off | pipelined | pipelined | pipelined"},
     {SHC_ALL_GATHER, 2, "call line | small slot | pipelined | pipelined | pipelined | pipelined | pipelined"},
     {SHC_REDUCE_SCATTER, 2, "call line | small slot | pipelined | pipelined | pipelined | pipelined | pipelined"},
-    {SHC_ALL_REDUCE, 2, "call line | small slot | direct exchange | direct exchange | pipelined | pipelined | unpipelined"},
+    {SHC_ALL_REDUCE, 2, "call line | small slot | direct exchange | direct exchange | pipelined; push if shared | pipelined; push if shared | unpipelined; push if shared"},
     {SHC_ALL_TO_ALL, 2, "call line | small slot | pipelined | pipelined | pipelined | pipelined | pipelined"},
     {SHC_BROADCAST, 4, "call line | small slot | small slot | pipelined | pipelined | pipelined | pipelined"},
     {SHC_GATHER, 4, "call line | small slot | small slot | pipelined | pipelined | pipelined | pipelined"},
@@ -66,11 +66,11 @@ const Pinned kPinned[] = {
     {SHC_REDUCE, 4, "call line | small slot | small slot | pipelined | reduce-scatter, gather | reduce-scatter, gather | reduce-scatter, gather"},
     {SHC_ALL_GATHER, 4, "call line | small slot | small slot | pipelined | pipelined | pipelined | pipelined"},
     {SHC_REDUCE_SCATTER, 4, "call line | small slot | small slot | pipelined | pipelined | pipelined | pipelined"},
-    {SHC_ALL_REDUCE, 4, "call line | small slot | two-phase | pipelined | pipelined | pipelined | pipelined"},
+    {SHC_ALL_REDUCE, 4, "call line | small slot | two-phase | pipelined | pipelined; push if shared | pipelined; push if shared | pipelined; push if shared"},
     {SHC_ALL_TO_ALL, 4, "small slot | small slot | pipelined | pipelined | pipelined | pipelined | pipelined"},
     {SHC_SCATTER, 16, "small slot | pipelined | pipelined | pipelined | single-copy | single-copy | single-copy"},
     {SHC_REDUCE, 16, "call line | small slot | two-phase | reduce-scatter, gather | reduce-scatter, gather | reduce-scatter, gather | reduce-scatter, gather"},
-    {SHC_ALL_REDUCE, 16, "call line | two-phase | two-phase | pipelined | pipelined | pipelined | pipelined"},
+    {SHC_ALL_REDUCE, 16, "call line | two-phase | two-phase | pipelined | pipelined; push if shared | pipelined; push if shared | pipelined; push if shared"},
     {SHC_ALL_TO_ALL, 16, "small slot | pipelined | pipelined | pipelined | pipelined | pipelined | pipelined"},
     // clang-format on
 };
@@ -82,7 +82,9 @@ TEST(Paths, OfShortSumsAreNeverUnpipelined)
     tuning.unpipelined_bytes = 0;
     shc_select_settle(&tuning, 2, 0, false);
     EXPECT_STREQ(shc_coll_path(&tuning, SHC_ALL_REDUCE, 8, 2, true), "call line");
-    EXPECT_STREQ(shc_coll_path(&tuning, SHC_ALL_REDUCE, 64 * kK, 2, true), "unpipelined");
+    EXPECT_STREQ(shc_coll_path(&tuning, SHC_ALL_REDUCE, 63 * kK, 2, true), "unpipelined");
+    EXPECT_STREQ(shc_coll_path(&tuning, SHC_ALL_REDUCE, 64 * kK, 2, true),
+                 "unpipelined; push if shared");
 }
 
 TEST(Paths, OfCollectivesArePinned)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// Shout slots lie over exchange cells: what one operation stores must be read before the next one,
+// Broadcast slot slots lie over exchange cells: what one operation stores must be read before the next one,
 // of the other kind, stores there. And an arena that has become too short is replaced by a longer one while
 // others may still read the old one. docs/internals/protocol.md, STAGE-52.
 #include "tests/conformance/world.h"
@@ -32,7 +32,7 @@ void broadcast_and_sum(Rank &rank, int round)
     ASSERT_EQ(others, std::vector<float>(kCount, -static_cast<float>(rank.world))) << round;
 }
 
-TEST(SharedArena, NothingIsStoredOverAShoutThatIsStillRead)
+TEST(SharedArena, NothingIsStoredOverABcastSlotThatIsStillRead)
 {
     Options options;
     options.tuning = "staging.non_temporal_from=never";

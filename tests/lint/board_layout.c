@@ -36,6 +36,8 @@ static void header_and_records(void)
     FIELD(shc_board_header_shm, job);
     FIELD(shc_board_header_shm, kept_offset);
     FIELD(shc_board_header_shm, kept_count);
+    FIELD(shc_board_header_shm, device_offset);
+    FIELD(shc_board_header_shm, device_count);
     current = "Record";
     FIELD(shc_board_record_shm, number);
     FIELD(shc_board_record_shm, begin);
@@ -70,6 +72,7 @@ static void device(void)
     FIELD(shc_board_device_shm, since_ns);
     FIELD(shc_board_device_shm, call);
     FIELD(shc_board_device_shm, whom);
+    FIELD(shc_board_device_shm, missing);
 }
 
 static void block(void)
@@ -80,6 +83,19 @@ static void block(void)
     FIELD(shc_board_block_shm, peer);
     FIELD(shc_board_block_shm, kind);
     FIELD(shc_board_block_shm, tag);
+}
+
+static void end(void)
+{
+    const char *current = "End";
+    FIELD(shc_board_end_shm, finder);
+    FIELD(shc_board_end_shm, rank);
+    FIELD(shc_board_end_shm, pid);
+    FIELD(shc_board_end_shm, died);
+    FIELD(shc_board_end_shm, kind);
+    FIELD(shc_board_end_shm, code);
+    FIELD(shc_board_end_shm, last_call);
+    FIELD(shc_board_end_shm, why);
 }
 
 static void group(void)
@@ -120,7 +136,10 @@ static void group(void)
     FIELD(shc_board_group_shm, looked_ns);
     FIELD(shc_board_group_shm, sums);
     FIELD(shc_board_group_shm, device);
+    FIELD(shc_board_group_shm, device_messages);
+    FIELD(shc_board_group_shm, device_kept);
     FIELD(shc_board_group_shm, kept_messages);
+    FIELD(shc_board_group_shm, end);
     FIELD(shc_board_group_shm, pids);
     FIELD(shc_board_group_shm, global_ranks);
     FIELD(shc_board_group_shm, waited_ns);
@@ -131,6 +150,7 @@ int main(void)
     header_and_records();
     device();
     block();
+    end();
     group();
     return 0;
 }

@@ -2,11 +2,11 @@
 /*
  * Rendezvous: all ranks have the group or none has, and every rank learns which.
  *
- * Mirrors src/shm/comm/bootstrap.c, and decide, give up, pause and hello of meeting.c;
+ * Mirrors src/shm/comm/bootstrap.c, and decide, give up, pause and join of rendezvous.c;
  * docs/internals/protocol.md, RDV-7 to RDV-12. There are three ranks, and two attempts of one
  * generation. Each rank may fail in each attempt, one rank may die at any step, and one may give up at
  * any pause. The deadline passes only where it must: for ranks that wait for a rank which died before
- * its join record (hello). Then: all ranks that end agree with the decision; a rank that has a group
+ * its join record. Then: all ranks that end agree with the decision; a rank that has a group
  * sits in the same file as all others; every wait ends. A good verdict is a seat in the segment. Rank
  * 0's word in the segment makes what the store holds known sooner. Left out: generations
  * (generations.pml), and an interrupt that finds the decision "ok": that rank leaves a group that the
@@ -33,7 +33,7 @@
 mtype = { NOTHING, OK, FAILED };
 
 /* The store. */
-bool hello[RANKS];
+bool joined[RANKS];
 bool offer[FORMS + 2];
 bool bad[RANKS * (FORMS + 2)]; /* verdicts */
 mtype decision = NOTHING;
@@ -54,16 +54,16 @@ byte ended;
 mtype result[RANKS] = NOTHING;
 
 #ifdef FAULT_deaths_ignored
-#define DEATH (dead && !hello[victim])
+#define DEATH (dead && !joined[victim])
 #else
-#define DEATH dead /* a hello: look_at_ranks(); none: the deadline */
+#define DEATH dead /* a join record: look_at_ranks(); none: the deadline */
 #endif
 
 /* What ends a pause, except the key that is waited for. */
 #define NEWS      (DEATH || me == impatient)
 #define GIVEN_UP  (decision == FAILED)
 
-/* shc_meeting_decide(): put_first. */
+/* shc_rendezvous_decide(): put_first. */
 inline decide(wish)
 {
     atomic {
@@ -79,7 +79,7 @@ inline decide(wish)
     }
 }
 
-/* shc_meeting_give_up() */
+/* shc_rendezvous_give_up() */
 inline give_up()
 {
 #ifdef FAULT_leaves_first
@@ -123,7 +123,7 @@ proctype Leader()
     bool good;
     mtype decided = NOTHING;
     {
-        hello[0] = true;
+        joined[0] = true;
         for (form : 1 .. FORMS) {
             if
             :: attempt <= ATTEMPTS -> /* create_segment(), take_seat() */
@@ -168,7 +168,7 @@ proctype Follower(byte me)
     byte attempt = 1;
     mtype decided = NOTHING;
     {
-        hello[me] = true;
+        joined[me] = true;
         do
         /* await_news() */
         :: seat[me] != 0 && told[seat[me]] == OK -> decided = OK; break

@@ -2,14 +2,14 @@
 /*
  * Exchange slots of a pair: the reader of a cell is its next writer, and no flag says so.
  *
- * Mirrors run_pipeline() and run_lockstep() of src/shm/coll/allreduce.c, run_root() and run_owner()
+ * Mirrors run_pipeline() and run_unpipelined() of src/shm/coll/allreduce.c, run_root() and run_owner()
  * of src/shm/coll/reduce.c, and shc_swap_begin() and shc_swap_run() of src/shm/coll/flow.c, with
  * the cells of src/shm/proto/arena.h; docs/internals/protocol.md, STAGE-1 to STAGE-12 and STAGE-15.
  * Two ranks make OPS operations. The first rank to get there chooses each one:
  * - one use of a cell: a direct exchange (swap) of one chunk that was begun before the call line;
  * - longer swaps, begun early or, as while there is no arena yet, late;
  * - a swap that was begun with no bytes and is not run, as where no rank gives anything;
- * - out, work, back for 1, DEPTH or DEPTH + 1 chunks, or unpipelined (lockstep) for 1 or 3;
+ * - out, work, back for 1, DEPTH or DEPTH + 1 chunks, or unpipelined (unpipelined) for 1 or 3;
  * - a reduce by reduce-scatter and gather (spread), for 1 or DEPTH + 1, whose root is either of them,
  *   or a third rank;
  * - a one-way flow, which no operation of the code has yet: there the giver waits for the reader's
@@ -19,7 +19,7 @@
  *
  * Or rank 0 stores into a broadcast slot: after the meeting it fills the slot, which lies over both
  * cells of the last exchange slot, and ends without a look at the reader. (Before the meeting it may do
- * so only where no cells were used in the operation before: shout.pml.)
+ * so only where no cells were used in the operation before: bcast_slot.pml.)
  *
  * FAULT_no_swap        one side does not swap the cells after a one-use operation
  * FAULT_reads_own      the own cell is read again after its publication
@@ -27,7 +27,7 @@
  * FAULT_early_reuse    out(k) runs one chunk further ahead than there are slots
  * FAULT_work_unready   work(k) does not wait for the peer's out(k)
  * FAULT_back_unready   back(k) does not wait for the peer's work(k)
- * FAULT_lockstep_steps an unpipelined operation counts steps as the pipeline does
+ * FAULT_unpipelined_steps an unpipelined operation counts steps as the pipeline does
  * FAULT_spread_swaps   an owner swaps its cells with the root as it does with other owners
  * FAULT_spread_unready the root takes results without a look at the owner's work(k)
  * FAULT_spread_unasked an owner works without a look at the root's out(k)
@@ -38,8 +38,8 @@
  * FAULT_begun_swaps    one side swaps the cells of a swap that is not run
  * FAULT_begun_differs  one side begins a swap, the other is late
  * FAULT_swap_keeps     a swap stores chunk k + DEPTH into its own cell again
- * FAULT_shout_at_zero  a broadcast slot lies over the cells of slot 0
- * FAULT_shout_unmet    a broadcast slot is filled before the meeting
+ * FAULT_bcast_slot_at_zero  a broadcast slot lies over the cells of slot 0
+ * FAULT_bcast_slot_unmet    a broadcast slot is filled before the meeting
  */
 
 #define OPS   3
@@ -56,8 +56,8 @@
 #define GIVEN DEPTH
 #endif
 
-mtype = { UNKNOWN, ONE_USE, TWO_USES, LOCKSTEP, SPREAD_1, SPREAD_0, OWNERS, SWAPS, LATE_SWAPS, BEGUN_ONLY,
-          ONE_WAY, SHOUT };
+mtype = { UNKNOWN, ONE_USE, TWO_USES, UNPIPELINED, SPREAD_1, SPREAD_0, OWNERS, SWAPS, LATE_SWAPS, BEGUN_ONLY,
+          ONE_WAY, BCAST_SLOT };
 #define IS_SPREAD (kind[epoch] == SPREAD_0 || kind[epoch] == SPREAD_1) /* the rank that is the root */
 mtype kind[OPS + 1] = UNKNOWN;
 byte chunks[OPS + 1];
@@ -68,10 +68,10 @@ byte cell[DEPTH * 2];   /* TAG of what is in it */
 bit parity[2 * DEPTH];  /* private: struct shc_arena's, of rank 0 and of rank 1 */
 
 #define P(step)      (epoch * 32 + (step))
-#ifdef FAULT_lockstep_steps
+#ifdef FAULT_unpipelined_steps
 #define LOCKED       false
 #else
-#define LOCKED       (kind[epoch] == LOCKSTEP)
+#define LOCKED       (kind[epoch] == UNPIPELINED)
 #endif
 #define STEP_OUT(k)  (LOCKED -> 2 * (k) + 1 : ((k) == 0 -> 1 : 2 * (k)))
 #define STEP_WORK(k) (LOCKED -> 2 * (k) + 2 : 2 * (k) + 3)
@@ -79,14 +79,14 @@ bit parity[2 * DEPTH];  /* private: struct shc_arena's, of rank 0 and of rank 1 
 /* What is in a cell: input (use 1) or result (use 2) of a chunk, and the rank that stored it. */
 #define TAG(k, use, who) (epoch * 64 + (k) * 4 + ((use) - 1) * 2 + (who))
 
-#define SLOT(k)       (kind[epoch] == LOCKSTEP -> 0 : (k) % DEPTH)
-#define NEXT(k)       ((k) + (kind[epoch] == LOCKSTEP -> 1 : AHEAD))
+#define SLOT(k)       (kind[epoch] == UNPIPELINED -> 0 : (k) % DEPTH)
+#define NEXT(k)       ((k) + (kind[epoch] == UNPIPELINED -> 1 : AHEAD))
 #define WRITE_CELL(k) cell[2 * SLOT(k) + (parity[me * DEPTH + SLOT(k)] ^ (me == 1))]
 #define READ_CELL(k)  cell[2 * SLOT(k) + (parity[me * DEPTH + SLOT(k)] ^ (me == 0))]
 #define SWAP(k)       parity[me * DEPTH + SLOT(k)] = !parity[me * DEPTH + SLOT(k)]
 #define PEER          (1 - me)
 
-#ifdef FAULT_shout_at_zero
+#ifdef FAULT_bcast_slot_at_zero
 #define OVER 0
 #else
 #define OVER (DEPTH - 1)
@@ -100,7 +100,7 @@ inline choose()
             if
             :: kind[epoch] = ONE_USE
             :: kind[epoch] = TWO_USES
-            :: kind[epoch] = LOCKSTEP
+            :: kind[epoch] = UNPIPELINED
             :: kind[epoch] = SPREAD_1
             :: kind[epoch] = SPREAD_0
             :: kind[epoch] = OWNERS
@@ -108,14 +108,14 @@ inline choose()
             :: kind[epoch] = LATE_SWAPS
             :: kind[epoch] = BEGUN_ONLY
             :: kind[epoch] = ONE_WAY
-            :: kind[epoch] = SHOUT
+            :: kind[epoch] = BCAST_SLOT
             fi;
             if
             :: kind[epoch] == TWO_USES -> chunks[epoch] = 1
             :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH
             :: kind[epoch] == TWO_USES -> chunks[epoch] = DEPTH + 1
-            :: kind[epoch] == LOCKSTEP -> chunks[epoch] = 1
-            :: kind[epoch] == LOCKSTEP -> chunks[epoch] = 3
+            :: kind[epoch] == UNPIPELINED -> chunks[epoch] = 1
+            :: kind[epoch] == UNPIPELINED -> chunks[epoch] = 3
             :: IS_SPREAD || kind[epoch] == OWNERS -> chunks[epoch] = 1
             :: IS_SPREAD || kind[epoch] == OWNERS -> chunks[epoch] = DEPTH + 1
             :: kind[epoch] == SWAPS || kind[epoch] == LATE_SWAPS -> chunks[epoch] = 1
@@ -202,7 +202,7 @@ inline run_pipeline()
     turn = 0
 }
 
-inline run_lockstep()
+inline run_unpipelined()
 {
     enter();
     stage_out(0);
@@ -369,11 +369,11 @@ inline run_one_way()
     turn = 0
 }
 
-/* shc_shout_run(), one chunk. */
-inline run_shout()
+/* shc_flow_run(), one chunk. */
+inline run_bcast_slot()
 {
     enter();
-#ifndef FAULT_shout_unmet
+#ifndef FAULT_bcast_slot_unmet
     meet();
 #endif
     if
@@ -397,7 +397,7 @@ proctype Rank(bit me)
         if
         :: kind[epoch] == ONE_USE -> run_one_use()
         :: kind[epoch] == TWO_USES -> run_pipeline()
-        :: kind[epoch] == LOCKSTEP -> run_lockstep()
+        :: kind[epoch] == UNPIPELINED -> run_unpipelined()
         :: IS_SPREAD -> run_spread()
         :: kind[epoch] == OWNERS -> run_owners()
 #ifdef FAULT_begun_differs
@@ -408,7 +408,7 @@ proctype Rank(bit me)
         :: kind[epoch] == LATE_SWAPS -> run_swap(0)
         :: kind[epoch] == BEGUN_ONLY -> begin_only()
         :: kind[epoch] == ONE_WAY -> run_one_way()
-        :: kind[epoch] == SHOUT -> run_shout()
+        :: kind[epoch] == BCAST_SLOT -> run_bcast_slot()
         fi
     }
 }

@@ -3,20 +3,20 @@
  * Generations: ranks that begin again on the same store find one another, and a rank that comes to
  * a generation that has failed without it fails with it.
  *
- * Mirrors take_generation() and the decision of src/shm/comm/meeting.c, and what lookout.c does with
- * a join record (hello); docs/internals/protocol.md, RDV-3 to RDV-6 and RDV-15. A rank has one hello,
+ * Mirrors take_generation() and the decision of src/shm/comm/rendezvous.c, and what lookout.c does with
+ * a join record; docs/internals/protocol.md, RDV-3 to RDV-6 and RDV-15. A rank has one join record,
  * which it writes again in each generation. There are three ranks. Either each calls once, and one may
  * give up at any time: then all end, with the same outcome. Or each calls until it has a group, and one
  * rank may die at any step, once, and come back with a new life: then all end in the same generation,
  * after few calls. An attempt is an offer and one verdict per rank: bootstrap.pml has it in full. (Rank
- * 0's end of the generation before only makes what the others find in its hello known sooner.) The
- * deadline passes only for ranks that wait for a rank which died before its hello. That rank is not rank
+ * 0's end of the generation before only makes what the others find in its join record known sooner.) The
+ * deadline passes only for ranks that wait for a rank which died before its join record. That rank is not rank
  * 0, whose new life decides for them.
  *
  * FAULT_one_generation      the keys carry no generation
  * FAULT_goes_on             a call whose generation has failed without it takes the next
  * FAULT_deaths_ignored      no rank looks at the others' processes
- * FAULT_later_ignored       a hello of a later generation has no effect
+ * FAULT_later_ignored       a join record of a later generation has no effect
  */
 
 #define RANKS 3
@@ -28,8 +28,8 @@ mtype = { NOTHING, OK, FAILED };
 byte begun[RANKS]; /* n/<rank> */
 mtype decision[LIMIT + 2] = NOTHING;
 bool offer[LIMIT + 2];
-byte hello[RANKS];      /* the life that said it; 0: none */
-byte hello_in[RANKS];   /* the generation that it is in */
+byte joined[RANKS];      /* the life that put it; 0: none */
+byte joined_in[RANKS];   /* the generation that it is in */
 byte verdict[(LIMIT + 2) * RANKS]; /* the same */
 
 #define KEY(rank) ((generation) * RANKS + (rank))
@@ -39,10 +39,10 @@ bool retrying;     /* all call until they have a group */
 byte victim;       /* RANKS: nobody */
 byte impatient;    /* RANKS: nobody */
 bool killed, dead; /* `dead`: the first life of the victim is over ... */
-byte silent;       /* ... and it was in this generation, before its hello */
+byte silent;       /* ... and it was in this generation, before its join record */
 byte outcome[RANKS]; /* 1 + the generation of the group, or 1: failed */
 
-/* shc_meeting_decide(): put_first */
+/* shc_rendezvous_decide(): put_first */
 inline decide(g, wish)
 {
     atomic {
@@ -100,9 +100,9 @@ inline take_generation()
 #ifdef FAULT_later_ignored
 #define LATER(rank) false
 #else
-#define LATER(rank) (hello_in[rank] > generation)
+#define LATER(rank) (joined_in[rank] > generation)
 #endif
-#define GONE(rank) ((hello_in[rank] == generation && hello[rank] < life[rank]) || LATER(rank))
+#define GONE(rank) ((joined_in[rank] == generation && joined[rank] < life[rank]) || LATER(rank))
 #endif
 
 /* look_at_ranks(), look_at_clock(), an interrupt */
@@ -115,7 +115,7 @@ inline take_generation()
 /* lead() and follow(): until the generation is decided. */
 inline attempt()
 {
-    atomic { hello[me] = life[me]; hello_in[me] = generation };
+    atomic { joined[me] = life[me]; joined_in[me] = generation };
     if
     :: me == 0 ->
         offer[generation] = true;
@@ -140,7 +140,7 @@ inline attempt()
 
 /* A group with a dead member is of no use: its ranks call again. */
 #define MEMBER_DIED \
-    (dead && (hello_in[victim] != generation || hello[victim] < life[victim]))
+    (dead && (joined_in[victim] != generation || joined[victim] < life[victim]))
 #define ALL_HAVE    (outcome[0] > 1 && outcome[0] == outcome[1] && outcome[1] == outcome[2])
 
 proctype Rank(byte me)
@@ -173,7 +173,7 @@ again:
         atomic {
             me == victim && killed && !dead && !ALL_HAVE ->
             dead = true;
-            silent = (hello_in[me] != generation -> generation : 0);
+            silent = (joined_in[me] != generation -> generation : 0);
             life[me] = 2;
             outcome[me] = 0;
             generation = 0;

@@ -128,7 +128,7 @@ inline group_fail()
 #define PEER  ((me + turn) % RANKS)
 #define THIRD ((me + 3 - turn) % RANKS)
 
-inline judge_group()
+inline check_group()
 {
     atomic {
         assert(finder == 0 || reason[finder - 1] != 0);
@@ -142,7 +142,7 @@ inline judge_group()
 }
 
 /* Looks at the abort word once more, after a look at a state. */
-inline judge_group_again()
+inline check_group_again()
 {
     if
     :: FAILED(at) -> failed = true
@@ -151,12 +151,12 @@ inline judge_group_again()
 }
 
 /* `judged` is the rank that died first, not one that was told of the death and ended. */
-inline judge_death()
+inline check_death()
 {
     if
     :: judged != RANKS ->
 #ifndef FAULT_abort_before_death
-        judge_group_again();
+        check_group_again();
 #endif
         if
         :: !failed ->
@@ -170,7 +170,7 @@ inline judge_death()
 }
 
 /* Any death, whether this operation needs that rank or not. */
-inline judge_deaths()
+inline check_deaths()
 {
     look(PEER);
     if
@@ -182,18 +182,18 @@ inline judge_deaths()
         :: else
         fi
     fi;
-    judge_death()
+    check_death()
 }
 
 /* Judges `left`, a rank that has left. */
-inline judge_left()
+inline check_left()
 {
 #ifndef FAULT_deaths_before_left
-    judge_deaths();
+    check_deaths();
 #endif
 #ifndef FAULT_abort_before_left
     if
-    :: !failed -> judge_group_again()
+    :: !failed -> check_group_again()
     :: else
     fi;
 #endif
@@ -214,9 +214,9 @@ inline judge_left()
     fi
 }
 
-/* judge_members(): first deaths that matter, then the peer's departure, then the third rank's. The
+/* check_members(): first deaths that matter, then the peer's departure, then the third rank's. The
  * peer's state is in `seen`. */
-inline judge_members()
+inline check_members()
 {
     left = (seen == LEFT -> PEER : RANKS);
     judged = (seen == DEAD -> PEER : RANKS);
@@ -234,9 +234,9 @@ inline judge_members()
         latest = 0
     :: else
     fi;
-    judge_death();
+    check_death();
     if
-    :: !failed && left != RANKS -> judge_left()
+    :: !failed && left != RANKS -> check_left()
     :: else
     fi
 }
@@ -257,9 +257,9 @@ inline look_once()
     :: else
     fi;
 #endif
-    judge_group();
+    check_group();
     if
-    :: !failed -> judge_members()
+    :: !failed -> check_members()
     :: else
     fi;
     left = RANKS;

@@ -3,7 +3,7 @@
  * A death that no longer matters: an operation goes on without a rank that has done its part of it, and
  * every wait ends if something that is owed is missing.
  *
- * Mirrors judge_members() and judge_group() of src/shm/proto/wait.c and fail_group() of
+ * Mirrors check_members() and check_group() of src/shm/proto/wait.c and fail_group() of
  * src/shm/proto/member.c; docs/internals/protocol.md, LIFE-13 to LIFE-15, WAIT-7 and WAIT-8. Four
  * ranks make two operations. In the first one, after the meeting, they are a chain: rank 1
  * publishes a step, rank 2 waits for that and publishes its own, and rank 3 waits for rank 2's. Rank 0

@@ -2,12 +2,12 @@
 /*
  * Small slots by parity: filled without a look, and yet never while a rank still reads them.
  *
- * Mirrors run_small() of src/shm/coll/ and shc_shout_run() without an arena;
+ * Mirrors run_small() of src/shm/coll/ and shc_flow_run() without an arena;
  * docs/internals/protocol.md, CALL-3 to CALL-5, STAGE-23 and STAGE-25 to STAGE-29. Two or three
  * ranks make EPOCHS operations. The first rank to get there chooses the operation:
  * - one slot per rank is filled before the call line;
  * - one slot is filled by rank 0 alone, or one by each other rank for rank 0 alone: always in their own
- *   blocks, or with two ranks in a hand-off slot (relay slot);
+ *   blocks, or with two ranks in a hand-off slot (hand-off slot);
  * - a message is cut into 2 or 3 chunks, given by all or by rank 0 alone.
  * Call lines are plain epochs here: calls.pml has them.
  *
@@ -54,7 +54,7 @@ byte ranks = RANKS;   /* the number of ranks */
 #endif
 #define SLOT(rank) SLOT_IN(HOST(rank), epoch)
 
-/* shc_relay_pass(): of two ranks, in an operation in which one gives */
+/* shc_hand_off_slot_pass(): of two ranks, in an operation in which one gives */
 #define GIVER (kind[epoch] == OTHERS_SMALL)
 
 #ifdef FAULT_relay_own
@@ -144,7 +144,7 @@ inline take_chunk(k)
     progress[me] = P(STEP_WORK(k))
 }
 
-/* shc_shout_run() */
+/* shc_flow_run() */
 inline chunked()
 {
     for (chunk : 0 .. chunks[epoch]) {

@@ -3,7 +3,7 @@
 // Call lines under weak memory: a rank that meets reads what was published, and a thread that writes an
 // error message reads words that belong together, or none.
 //
-// Written by hand after shc_call_publish(), read_said() of src/shm/proto/call.c and shc_call_meet()
+// Written by hand after shc_call_publish(), read_record() of src/shm/proto/call.c and shc_call_meet()
 // of wait.c: hash and payload are plain fields there, whose accesses relacy cannot see.
 // docs/internals/protocol.md, CALL-1 to CALL-3 and CALL-8 to CALL-10, and edge call/publish. Three
 // ranks make as many operations as it takes to use a line again. A fourth thread reads one rank's call
@@ -105,7 +105,7 @@ struct Calls {
                 rl::yield(1, $);
             unsigned peer = (rank + turn) % kRanks;
             RL_ASSERT(shc_word_get(&theirs.hash) == hash_of(call_of(peer, epoch)));
-            RL_ASSERT(read_said(peer, epoch)); // shc_call_latest() finds it
+            RL_ASSERT(read_record(peer, epoch)); // shc_call_latest() finds it
             if (WITH(FAULT_no_meeting))
                 return;
         }
@@ -116,7 +116,7 @@ struct Calls {
     }
 
     // Is there a call of this parity? Then it is the one of its epoch.
-    bool read_said(unsigned rank, uint64_t parity)
+    bool read_record(unsigned rank, uint64_t parity)
     {
         Said &theirs = said(rank, parity);
         uint64_t epoch = shc_a64_load_acquire(&theirs.epoch);
@@ -144,7 +144,7 @@ struct Meeting : rl::test_suite<Meeting, kRanks + 1> {
     void thread(unsigned index)
     {
         while (index == kRanks) {
-            calls.read_said(0, 1);
+            calls.read_record(0, 1);
             if (calls.is_over(0))
                 return;
             rl::yield(1, $);

@@ -3,10 +3,10 @@
 // Call lines and small slots that change hands between two ranks, under weak memory: without a look or a
 // wait, no rank stores to what another rank still reads.
 //
-// Written by hand after shc_seat_host(), shc_relay_pass(), shc_call_publish() and shc_call_meet(),
+// Written by hand after shc_seat_host(), shc_hand_off_slot_pass(), shc_call_publish() and shc_call_meet(),
 // with the places of src/shm/coll/: docs/internals/protocol.md, CALL-3 to CALL-5 and STAGE-26 to
 // STAGE-29, and edge call/publish. Two ranks make as many operations as it takes to have each line
-// back twice. In some of them one rank alone gives, in a hand-off slot (relay slot). Everything except
+// back twice. In some of them one rank alone gives, in a hand-off slot (hand-off slot). Everything except
 // the epochs is plain memory: relacy reports a race where the argument leaves a gap. A rank also reads
 // its own line and small slot until the operation ends.
 //

@@ -131,14 +131,14 @@ void by_one_thread(Body body, int world = 2)
     run_ranks(Mode::kOwnMapping, world, [&](Rank &rank) {
         if (rank.rank < 2)
             comms[rank.rank] = rank.comm;
-        rank.comm->p2p.agent_started = true; // as if it ran, so that it is not started
+        rank.comm->p2p.progress_thread_started = true; // as if it ran, so that it is not started
         for (there++; there < world;)
             std::this_thread::yield();
         if (rank.rank == 0)
             body(comms);
         for (over++; over < world;)
             std::this_thread::yield();
-        rank.comm->p2p.agent_started = false;
+        rank.comm->p2p.progress_thread_started = false;
     });
 }
 

@@ -7,6 +7,7 @@ extern "C" {
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
@@ -94,15 +95,15 @@ TEST_F(Board, IsReadOnlyForOthersAndGoesOnForItsWriter)
 
 TEST_F(Board, SaysWhetherARankIsInACall)
 {
-    const shc_board board = begin("dp");
+    shc_board board = begin("dp");
     EXPECT_EQ(shc_a32_load_acquire(&part(0).state), (uint32_t)SHC_BOARD_MAKING);
     const shc_call first = call(100), second = call(7);
     shc_board_enter(&board, 1, &first);
     EXPECT_EQ(shc_a64_load_acquire(&part(0).entered), 1u);
     EXPECT_EQ(shc_a64_load_acquire(&part(0).left), 0u);
-    shc_board_leave(&board, 1, &first, SHC_OK);
+    shc_board_leave(&board, 1, &first, SHC_OK, false);
     shc_board_enter(&board, 2, &second);
-    shc_board_leave(&board, 2, &second, SHC_ERR_TIMEOUT);
+    shc_board_leave(&board, 2, &second, SHC_ERR_TIMEOUT, false);
     EXPECT_EQ(shc_a64_load_acquire(&part(0).left), 2u);
     EXPECT_EQ(shc_a64_load_relaxed(&part(0).sums[SHC_ALL_REDUCE].ops), 2u);
     EXPECT_EQ(shc_a64_load_relaxed(&part(0).sums[SHC_ALL_REDUCE].bytes), 107u * 8);
@@ -115,13 +116,68 @@ TEST_F(Board, SaysWhetherARankIsInACall)
     EXPECT_GE(shc_a64_load_relaxed(&record.end), shc_a64_load_relaxed(&record.begin));
 }
 
+// A call that lasts as long as that, in ticks of the board.
+uint64_t ticks_of(shc_board *board, uint64_t epoch, const shc_call &call, bool slow, bool waited)
+{
+    shc_board_enter(board, epoch, &call);
+    if (slow)
+        std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    shc_board_leave(board, epoch, &call, SHC_OK, waited);
+    const shc_board_record_shm &record = board->shm->records[epoch];
+    return shc_a64_load_relaxed(&record.end) - shc_a64_load_relaxed(&record.begin);
+}
+
+TEST_F(Board, TakesAShortCallToLastAsLongAsTheOneLikeItBefore)
+{
+    shc_board board = begin("dp");
+    if (board.level != SHC_BOARD_TIMES)
+        GTEST_SKIP() << "this machine's counter is not steady: no records";
+    shc_call small = call(4), other = call(5), large = call(4096);
+    small.hash = 1, other.hash = 2, large.hash = 3;
+    uint64_t epoch = 1;
+    // No other call of this test lasts exactly as long as this one.
+    const uint64_t slow = ticks_of(&board, epoch++, small, true, false);
+    uint64_t sum = slow;
+    for (int i = 0; i < SHC_BOARD_SHORT_CALLS; i++, sum += slow)
+        EXPECT_EQ(ticks_of(&board, epoch++, small, false, false), slow) << "call " << i;
+    sum += ticks_of(&board, epoch, small, true, false);
+    const uint64_t fresh = sum - slow * (SHC_BOARD_SHORT_CALLS + 1);
+    EXPECT_NE(fresh, slow) << "no more than that in a row";
+    EXPECT_EQ(shc_a64_load_relaxed(&part(0).sums[SHC_ALL_REDUCE].ticks), sum);
+    EXPECT_EQ(ticks_of(&board, ++epoch, small, false, false), fresh);
+    EXPECT_NE(ticks_of(&board, ++epoch, other, true, false), fresh) << "another call";
+    EXPECT_NE(ticks_of(&board, ++epoch, small, true, false), fresh) << "and back";
+    const uint64_t waited = ticks_of(&board, ++epoch, small, true, true);
+    EXPECT_NE(ticks_of(&board, ++epoch, small, true, false), waited) << "a wait is no measure";
+    const uint64_t long_one = ticks_of(&board, ++epoch, large, true, false);
+    EXPECT_NE(ticks_of(&board, ++epoch, large, true, false), long_one) << "8 KiB at most";
+    shc_board_free(&board);
+}
+
+const shc_board_end RANK_1_DIED = {.finder = 2,
+                                   .rank = 1,
+                                   .pid = 77,
+                                   .died = true,
+                                   .how = {SHC_OS_END_SIGNAL, 9},
+                                   .last_call = 12,
+                                   .why = "KeyError"};
+const shc_board_end NOBODYS = {0, -1, 0, false, {SHC_OS_END_UNKNOWN, 0}, 0, nullptr};
+
 TEST_F(Board, KeepsTheFirstReason)
 {
     const shc_board board = begin("dp");
-    shc_board_fail(&board, SHC_ERR_PEER_DEAD, "rank 1 died");
-    shc_board_fail(&board, SHC_ERR_TIMEOUT, "something else");
+    shc_board_fail(&board, SHC_ERR_PEER_DEAD, "rank 1 died", &RANK_1_DIED);
+    shc_board_fail(&board, SHC_ERR_TIMEOUT, "something else", &NOBODYS);
     EXPECT_EQ(shc_a32_load_acquire(&part(0).status), (uint32_t)SHC_ERR_PEER_DEAD);
     EXPECT_STREQ(part(0).reason, "rank 1 died");
+    EXPECT_EQ(part(0).end.finder, 3u);
+    EXPECT_EQ(part(0).end.rank, 2u);
+    EXPECT_EQ(part(0).end.pid, 77);
+    EXPECT_EQ(part(0).end.died, 1u);
+    EXPECT_EQ(part(0).end.kind, (uint32_t)SHC_OS_END_SIGNAL);
+    EXPECT_EQ(part(0).end.code, 9);
+    EXPECT_EQ(part(0).end.last_call, 12u);
+    EXPECT_STREQ(part(0).end.why, "KeyError");
 }
 
 TEST_F(Board, AFreedPartBeginsAnew)
@@ -129,7 +185,7 @@ TEST_F(Board, AFreedPartBeginsAnew)
     shc_board one = begin("one"), two = begin("two");
     const shc_call some = call(3);
     shc_board_enter(&one, 5, &some);
-    shc_board_fail(&one, SHC_ERR_ABORTED, "over");
+    shc_board_fail(&one, SHC_ERR_PEER_DEAD, "over", &RANK_1_DIED);
     shc_board_close(&one);
     shc_board_free(&one);
     const shc_board three = begin("three", 1);
@@ -140,6 +196,8 @@ TEST_F(Board, AFreedPartBeginsAnew)
     EXPECT_EQ(shc_a64_load_relaxed(&part(0).entered), 0u);
     EXPECT_EQ(shc_a32_load_relaxed(&part(0).status), 0u);
     EXPECT_STREQ(part(0).reason, "");
+    EXPECT_EQ(part(0).end.finder, 0u);
+    EXPECT_EQ(part(0).end.rank, 0u);
     EXPECT_EQ(shc_a64_load_relaxed(&part(0).records[5].number), 0u);
     shc_board_free(&two);
 }
@@ -152,10 +210,10 @@ TEST_F(Board, AGroupWithoutAPartStoresNothing)
     EXPECT_EQ(none.level, SHC_BOARD_OFF);
     const shc_call some = call(3);
     shc_board_enter(&none, 1, &some);
-    shc_board_leave(&none, 1, &some, SHC_OK);
+    shc_board_leave(&none, 1, &some, SHC_OK, false);
     shc_board_wait(&none, 1, 1, 5, 6);
     shc_board_waited(&none, 1, 1);
-    shc_board_fail(&none, SHC_ERR_ABORTED, "x");
+    shc_board_fail(&none, SHC_ERR_ABORTED, "x", &NOBODYS);
     shc_board_close(&none);
     shc_board_free(&none);
 }
@@ -163,7 +221,7 @@ TEST_F(Board, AGroupWithoutAPartStoresNothing)
 // A reader takes the number, the rest, and the number again.
 TEST_F(Board, NoReaderTakesATornRecordForAWholeOne)
 {
-    const shc_board board = begin("dp");
+    shc_board board = begin("dp");
     if (board.level != SHC_BOARD_TIMES)
         GTEST_SKIP() << "this machine's counter is not steady: no records";
     std::atomic<bool> done{false};
@@ -171,7 +229,7 @@ TEST_F(Board, NoReaderTakesATornRecordForAWholeOne)
         for (uint64_t epoch = 1; !done; epoch++) {
             const shc_call each = call(epoch);
             shc_board_enter(&board, epoch, &each);
-            shc_board_leave(&board, epoch, &each, SHC_OK);
+            shc_board_leave(&board, epoch, &each, SHC_OK, false);
         }
     });
     int whole = 0;
@@ -233,7 +291,7 @@ TEST_F(Board, ADumpHasThePartsThatGroupsHaveAndSaysWhichFailed)
     const shc_call some = call(11);
     shc_board_enter(&three, 300, &some);
     shc_board_free(&two);
-    shc_board_fail(&three, SHC_ERR_PEER_DEAD, "rank 1 died");
+    shc_board_fail(&three, SHC_ERR_PEER_DEAD, "rank 1 died", &RANK_1_DIED);
     const std::string path = file_of("dump");
     ASSERT_EQ(shc_dump_write(three.header, three.shm, true, path.c_str()), 0);
     const Dump dump(path);
@@ -247,6 +305,7 @@ TEST_F(Board, ADumpHasThePartsThatGroupsHaveAndSaysWhichFailed)
     EXPECT_STREQ(dump.part(0).name, "one");
     EXPECT_STREQ(dump.part(1).name, "three");
     EXPECT_STREQ(dump.part(1).reason, "rank 1 died");
+    EXPECT_EQ(dump.part(1).end.code, 9);
     EXPECT_EQ(shc_a64_load_relaxed(&dump.part(1).entered), 300u);
     if (three.level == SHC_BOARD_TIMES) {
         const shc_board_record_shm &record = dump.part(1).records[300 & (SHC_BOARD_RECORDS - 1)];
@@ -277,7 +336,7 @@ TEST_F(Board, ADumpThatCannotBeWrittenLeavesTheFileThatWasThere)
 
 TEST_F(Board, ADumpHasNoTornRecord)
 {
-    const shc_board board = begin("dp");
+    shc_board board = begin("dp");
     if (board.level != SHC_BOARD_TIMES)
         GTEST_SKIP() << "this machine's counter is not steady: no records";
     std::atomic<bool> done{false};
@@ -286,7 +345,7 @@ TEST_F(Board, ADumpHasNoTornRecord)
         for (uint64_t epoch = 1; !done; epoch++) {
             const shc_call each = call(epoch);
             shc_board_enter(&board, epoch, &each);
-            shc_board_leave(&board, epoch, &each, SHC_OK);
+            shc_board_leave(&board, epoch, &each, SHC_OK, false);
             made = epoch;
         }
     });

@@ -65,7 +65,7 @@ class Lines : public testing::Test
         return text;
     }
 
-    // With no mailboxes: the relay slots lie after the blocks.
+    // With no mailboxes: the hand-off slots lie after the blocks.
     static const size_t kBytes =
         SHC_BLOCKS_OFFSET + kWorld * SHC_BLOCK_BYTES + SHC_HAND_OFF_SLOTS * SHC_HAND_OFF_SLOT_BYTES;
     std::unique_ptr<char, Memory> memory_;
@@ -131,9 +131,9 @@ TEST_F(Lines, CountsOfUnevenListsAreReadButNotCompared)
 TEST_F(Lines, AnEpochWithoutItsSealIsNoCall)
 {
     publish(0, 2, call_of(SHC_ALL_REDUCE, 5));
-    shc_call_record_shm *said = shc_seat_call_record(&seats_[0], 0, 2);
+    shc_call_record_shm *record = shc_seat_call_record(&seats_[0], 0, 2);
     // relaxed: this thread alone.
-    shc_a64_store_relaxed(&said->words[1], 6);
+    shc_a64_store_relaxed(&record->words[1], 6);
     EXPECT_EQ(latest(), "no call");
 }
 
@@ -170,7 +170,7 @@ TEST_F(Lines, TheLatestCallIsKnownWhoeverHasTheLine)
     EXPECT_NE(latest().find("[6]"), std::string::npos) << latest();
 }
 
-// A rank prefetches what it alone has filled after the next rendezvous, and no sooner: its readers have it
+// A rank prefetches what it alone has filled after the next meeting, and no sooner: its readers have it
 // until then.
 TEST_F(Lines, ASlotIsTakenBackBehindTheNextMeeting)
 {

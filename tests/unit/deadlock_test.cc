@@ -160,7 +160,8 @@ TEST_F(Deadlock, WhatIsQueuedMayComeBeforeTheThreadGoesOn)
 TEST_F(Deadlock, AGroupThatHasFailedIsNoPartOfOne)
 {
     plant();
-    shc_board_fail(&a0_, SHC_ERR_TIMEOUT, "its time is over");
+    const shc_board_end nobodys = {0, -1, 0, false, {SHC_OS_END_UNKNOWN, 0}, 0, nullptr};
+    shc_board_fail(&a0_, SHC_ERR_TIMEOUT, "its time is over", &nobodys);
     EXPECT_EQ(find(b1_), "");
 }
 

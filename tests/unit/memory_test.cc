@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 extern "C" {
 #include "shm/comm/blocks.h"
+#include "shm/comm/memory.h"
 #include "shm/os/os.h"
 #include "shm/proto/heap.h"
 #include "shm/shmcoll_memory.h"
 }
 
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <gtest/gtest.h>
 #include <map>
 #include <random>
 #include <string>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <thread>
@@ -146,7 +149,7 @@ TEST(Memory, WithoutRoomABlockIsRefusedAndSmallerOnesAreStillThere)
     });
     EXPECT_EQ(code, 0);
     EXPECT_EQ(in_child([] {
-                  const size_t range = SHC_HEAP_RANGE, too_much = shc_os_memory_available() + kMiB;
+                  const size_t range = SHC_HEAP_RANGE, too_much = 2 * shc_os_memory_available();
                   void *memory = nullptr;
                   if (too_much > range)
                       return 0;
@@ -258,6 +261,144 @@ TEST(Memory, ThreadsGetBlocksOfTheirOwn)
         shc_memory_free(block);
     EXPECT_EQ(usage().used_bytes, before.used_bytes);
     EXPECT_EQ(usage().block_count, before.block_count);
+}
+
+// Two processes that take turns by pipes.
+class Turns
+{
+  public:
+    Turns()
+    {
+        EXPECT_EQ(pipe(to_), 0);
+        EXPECT_EQ(pipe(from_), 0);
+    }
+    ~Turns()
+    {
+        for (int fd : {to_[0], to_[1], from_[0], from_[1]})
+            close(fd);
+    }
+    char ask(char what) // in the parent: the child's answer
+    {
+        char answer = 0;
+        EXPECT_EQ(write(to_[1], &what, 1), 1);
+        EXPECT_EQ(read(from_[0], &answer, 1), 1);
+        return answer;
+    }
+    char next() // in the child
+    {
+        char what = 0;
+        return read(to_[0], &what, 1) == 1 ? what : '\0';
+    }
+    void answer(char what)
+    {
+        if (write(from_[1], &what, 1) != 1)
+            _exit(99);
+    }
+
+  private:
+    int to_[2], from_[2];
+};
+
+TEST(Heap, AnotherProcessMapsItByNameSeesItGrowAndStoresUntilTheDivorce)
+{
+    shc_os_process owner;
+    ASSERT_EQ(shc_os_process_self(&owner), 0);
+    char *block = allocate(4 * kPage);
+    memset(block, 1, 4 * kPage);
+    shc_heap_name name;
+    uint64_t place = 0;
+    ASSERT_TRUE(shc_memory_heap_name(&name));
+    ASSERT_TRUE(shc_memory_place(block + 5, kPage, &place));
+    Turns turns;
+    const pid_t child = fork();
+    if (child == 0) {
+        alarm(60);
+        shc_heap_view view = {};
+        if (shc_heap_attach(&view, &owner, &name) != 0)
+            _exit(1);
+        char *there = shc_heap_at(&view, place, 3 * kPage);
+        if (!there || there[0] != 1 || shc_heap_at(&view, SIZE_MAX, 2) ||
+            shc_heap_at(&view, 2, SIZE_MAX) || shc_heap_at(&view, SHC_HEAP_RANGE - 1, 1))
+            _exit(2);
+        for (char what = turns.next(); what != 'q'; what = turns.next()) {
+            there[0] = what;
+            char *grown = shc_heap_at(&view, 600 * kMiB, 1);
+            turns.answer(grown ? *grown : '-');
+        }
+        shc_heap_detach(&view);
+        turns.answer('q');
+        _exit(0);
+    }
+    EXPECT_EQ(turns.ask('a'), '-');
+    EXPECT_EQ(block[5], 'a');
+    char *large = allocate(700 * kMiB);
+    const ptrdiff_t at = large - (block - (place - 5));
+    ASSERT_LE(at, static_cast<ptrdiff_t>(600 * kMiB));
+    large[static_cast<ptrdiff_t>(600 * kMiB) - at] = '+';
+    EXPECT_EQ(turns.ask('b'), '+');
+    EXPECT_EQ(block[5], 'b');
+
+    ASSERT_EQ(shc_memory_divorce(block + 5, kPage), 0);
+    EXPECT_EQ(block[5], 'b');
+    EXPECT_EQ(block[2 * kPage], 1);
+    block[6] = 'o';
+    turns.ask('c');
+    EXPECT_EQ(block[5], 'b');
+    EXPECT_EQ(block[6], 'o');
+    EXPECT_FALSE(shc_memory_is_shared(block, 1));
+    EXPECT_FALSE(shc_memory_place(block + 5, 1, &place));
+    const size_t used = usage().used_bytes;
+    shc_memory_free(block);
+    EXPECT_EQ(usage().used_bytes, used - 4 * kPage);
+    std::vector<char *> others;
+    for (int i = 0; i < 64; i++) {
+        others.push_back(allocate(kPage));
+        EXPECT_TRUE(others.back() < block || others.back() >= block + 4 * kPage);
+    }
+    for (char *other : others)
+        shc_memory_free(other);
+    shc_memory_free(large);
+    turns.ask('d');
+    turns.ask('q');
+    int status = -1;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+}
+
+TEST(Heap, AFileThatIsNoHeapIsRefused)
+{
+    shc_os_process owner;
+    ASSERT_EQ(shc_os_process_self(&owner), 0);
+    shc_memory_free(allocate(1));
+    shc_heap_name right, name;
+    ASSERT_TRUE(shc_memory_heap_name(&right));
+    shc_heap_view view = {};
+    name = right;
+    name.file.inode++;
+    EXPECT_EQ(shc_heap_attach(&view, &owner, &name), ESTALE);
+    name = right;
+    name.owner_fd = -1;
+    EXPECT_EQ(shc_heap_attach(&view, &owner, &name), ENOENT);
+    size_t bytes = 0;
+    name = right;
+    ASSERT_EQ(shc_os_memfd_create("unsealed", &name.owner_fd), 0); // it could be made shorter
+    ASSERT_EQ(shc_os_file_stat(name.owner_fd, &name.file, &bytes), 0);
+    EXPECT_EQ(shc_heap_attach(&view, &owner, &name), EPERM);
+    shc_os_file_close(name.owner_fd);
+    ASSERT_EQ(shc_os_shm_create_unnamed(&name.owner_fd), 0);
+    ASSERT_EQ(shc_os_file_stat(name.owner_fd, &name.file, &bytes), 0);
+    EXPECT_EQ(shc_heap_attach(&view, &owner, &name), EPERM);
+    shc_os_file_close(name.owner_fd);
+    name.owner_fd = memfd_create("huge", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB);
+    if (name.owner_fd >= 0) { // a huge page that is missing is a SIGBUS
+        EXPECT_EQ(shc_os_memfd_seal_against_shrinking(name.owner_fd), 0);
+        ASSERT_EQ(shc_os_file_stat(name.owner_fd, &name.file, &bytes), 0);
+        EXPECT_EQ(shc_heap_attach(&view, &owner, &name), EPERM);
+        shc_os_file_close(name.owner_fd);
+    }
+    EXPECT_EQ(view.base, nullptr);
+    ASSERT_EQ(shc_heap_attach(&view, &owner, &right), 0);
+    shc_heap_detach(&view);
 }
 
 // The table against a plain model: no two blocks overlap, what is ready has its pages, sums agree.

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
-// shc_check_for(): the checks of one rank, for a world that is no group.
+// What is checked of an operation and of a config: by shc_check_for() for a world that is no group, and by a
+// group of one rank.
 #include "tests/support/ranks.h"
 
 #include <gtest/gtest.h>
@@ -88,6 +89,41 @@ TEST(CheckFor, SaysWhatIsWrong)
     EXPECT_EQ(check.of(-1, 2, op_of(SHC_BARRIER)), SHC_ERR_INVALID);
     EXPECT_EQ(check.count, 77u); // set on success only
     EXPECT_EQ(check.elem_bytes, 77u);
+}
+
+// A program that was built with a later header sets them, and must not be misunderstood.
+TEST(ReservedFields, AreZero)
+{
+    Check check;
+    const Vector in(5);
+    shc_comm_config config = {};
+    config.world_size = 1;
+    shc_comm *comm = nullptr;
+    for (uint64_t &field : config.reserved) {
+        field = 1;
+        EXPECT_EQ(shc_comm_create(&config, &comm), SHC_ERR_INVALID);
+        field = 0;
+    }
+    EXPECT_EQ(error_text(), "the config's reserved[3] is not 0");
+    ASSERT_EQ(shc_comm_create(&config, &comm), SHC_OK) << error_text();
+    for (const shc_op_kind kind : {SHC_ALL_REDUCE, SHC_BARRIER, SHC_SEND, SHC_RECV}) {
+        shc_op op = op_of(kind);
+        op.input = op.output = in.list();
+        if (kind == SHC_ALL_REDUCE || kind == SHC_BARRIER) { // the next call is like a kept one
+            EXPECT_EQ(shc_run(comm, &op), SHC_OK) << error_text();
+        }
+        op.reserved = 1;
+        EXPECT_EQ(shc_run(comm, &op), SHC_ERR_INVALID) << kind;
+        EXPECT_EQ(shc_check(comm, &op), SHC_ERR_INVALID) << kind;
+        shc_request *request = nullptr;
+        EXPECT_EQ(shc_submit(comm, &op, nullptr, &request), SHC_ERR_INVALID) << kind;
+    }
+    shc_op op = op_of(SHC_ALL_REDUCE);
+    op.input = op.output = in.list();
+    op.reserved = 1;
+    EXPECT_EQ(check.of(0, 2, op), SHC_ERR_INVALID);
+    EXPECT_EQ(error_text(), "all_reduce: the operation's reserved field is not 0");
+    shc_comm_free(comm);
 }
 
 } // namespace

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 extern "C" {
-#include "shm/os/os.h"
+#include "shm/os/numa.h"
 #include "shm/shmcoll.h"
 }
 
@@ -95,8 +95,8 @@ TEST_F(OsMemory, APartThatBeginsInsideAPageIsPopulated)
 // If a filter allows no policy, neither part has one.
 TEST_F(OsMemory, APartThatBeginsInsideAPagePrefersItsNode)
 {
-    shc_os_prefer_node(base_, kPage, 0);
-    shc_os_prefer_node(base_ + 2 * kPage + 1024, kPage - 1024, 0);
+    shc_os_place(base_, kPage, 1);
+    shc_os_place(base_ + 2 * kPage + 1024, kPage - 1024, 1);
     EXPECT_EQ(policy_of(base_ + kPage), MPOL_DEFAULT);
     EXPECT_EQ(policy_of(base_ + 2 * kPage), policy_of(base_));
 }
@@ -112,8 +112,15 @@ TEST_F(OsMemory, LibnumaIsUsedWhereItIsInstalledAndNotMissedElsewhere)
     ASSERT_TRUE(!getenv("SHMCOLL_TEST_NO_NUMA") || !library);
     EXPECT_EQ(shc_os_has_numa(), used);
     EXPECT_NE(strstr(shc_build_info(), used ? "\nnuma=yes\n" : "\nnuma=no\n"), nullptr);
-    shc_os_prefer_node(base_, kPage, 0);
+    shc_os_place(base_, kPage, 1);
     EXPECT_EQ(policy_of(base_), used ? MPOL_PREFERRED : MPOL_DEFAULT);
+    shc_os_place(base_ + kPage, kPage, 0);
+    EXPECT_EQ(policy_of(base_ + kPage), MPOL_DEFAULT);
+    auto node_of =
+        library ? reinterpret_cast<int (*)(int)>(dlsym(library, "numa_node_of_cpu")) : nullptr;
+    auto last = library ? reinterpret_cast<int (*)()>(dlsym(library, "numa_max_node")) : nullptr;
+    for (int cpu = 0; cpu < 64; cpu++)
+        EXPECT_EQ(shc_numa_get()->node_of[cpu], used && last() > 0 ? node_of(cpu) : -1) << cpu;
 }
 
 } // namespace

@@ -92,6 +92,7 @@ class Owed : public ::testing::TestWithParam<uint64_t>
             .bell = shc_seat_bell(seats[1].get(), 2),
             .peer = 2,
             .shared = true,
+            .parker = nullptr,
             .whom = nullptr,
             .message = nullptr,
             .moves = nullptr,
@@ -155,7 +156,8 @@ TEST_P(Owed, TheDataOfThePeerThatDied)
 
 TEST_P(Owed, NothingByALaterOperationThatHasFailed)
 {
-    shc_group_fail_from(seats[0].get(), epoch + 1, SHC_ERR_PEER_DEAD, "the next one has failed");
+    shc_group_fail_from(seats[0].get(), epoch + 1, SHC_ERR_PEER_DEAD, "the next one has failed",
+                        nullptr);
     EXPECT_EQ(wait(epoch, true), SHC_OK) << shc_error_text();
     EXPECT_EQ(wait(epoch + 1, false), SHC_ERR_PEER_DEAD);
     EXPECT_TRUE(tells("the next one has failed (found by rank 0)")) << shc_error_text();
@@ -165,8 +167,9 @@ TEST_P(Owed, NothingByALaterOperationThatHasFailed)
 // word names the finder of a later one's reason.
 TEST_P(Owed, ItsOwnReasonToWhoIsInAnEarlierOperation)
 {
-    shc_group_fail_from(seats[0].get(), epoch + 1, SHC_ERR_PEER_DEAD, "the next one has failed");
-    shc_group_fail_from(seats[3].get(), epoch, SHC_ERR_TIMEOUT, "this one has failed");
+    shc_group_fail_from(seats[0].get(), epoch + 1, SHC_ERR_PEER_DEAD, "the next one has failed",
+                        nullptr);
+    shc_group_fail_from(seats[3].get(), epoch, SHC_ERR_TIMEOUT, "this one has failed", nullptr);
     EXPECT_EQ(wait(epoch, false), SHC_ERR_TIMEOUT);
     EXPECT_TRUE(tells("this one has failed (found by rank 3)")) << shc_error_text();
     EXPECT_EQ(wait(epoch + 1, false), SHC_ERR_PEER_DEAD);
@@ -175,7 +178,7 @@ TEST_P(Owed, ItsOwnReasonToWhoIsInAnEarlierOperation)
 
 TEST_P(Owed, NothingOnceTheWholeGroupHasFailed)
 {
-    shc_group_fail(seats[3].get(), SHC_ERR_ABORTED, "all of it");
+    shc_group_fail(seats[3].get(), SHC_ERR_ABORTED, "all of it", nullptr);
     EXPECT_EQ(wait(epoch - 1, true), SHC_ERR_ABORTED);
     EXPECT_TRUE(tells("all of it (found by rank 3)")) << shc_error_text();
 }

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 extern "C" {
 #include "shm/exec/place.h"
+#include "shm/exec/topo.h"
 }
 
+#include <cstring>
 #include <gtest/gtest.h>
 #include <string>
 
@@ -16,27 +18,27 @@ shc_os_cpus cpus_of(const std::string &list)
     return cpus;
 }
 
-// Two nodes of four CPUs each; none: a machine without sysfs.
-shc_topo machine(bool nodes)
+// Nodes of four CPUs each: 0 and 1 lie on one socket, 3 on another one.
+shc_numa machine(bool nodes)
 {
-    shc_topo topo = {};
-    topo.node_count = nodes ? 2 : 1;
-    if (nodes) {
-        topo.node_ids[1] = 3;
-        topo.node_cpus[0] = cpus_of("0-3");
-        topo.node_cpus[1] = cpus_of("4-7");
-    }
-    return topo;
+    shc_numa numa = {};
+    memset(numa.node_of, -1, sizeof numa.node_of);
+    const int ids[] = {0, 3, 1};
+    for (int cpu = 0; nodes && cpu < 12; cpu++)
+        numa.node_of[cpu] = static_cast<int8_t>(ids[cpu / 4]);
+    for (int a : ids)
+        for (int b : ids)
+            numa.distance[a][b] = a == b ? 10 : a == 3 || b == 3 ? 32 : 12;
+    return numa;
 }
 
 // Those to choose from, or "none".
 std::string chosen(const std::string &allowed, int here, const std::string &taken,
-                   bool nodes = true)
+                   const shc_numa &numa = machine(true))
 {
-    const shc_topo topo = machine(nodes);
     const shc_os_cpus may = cpus_of(allowed), others = cpus_of(taken);
     shc_os_cpus free;
-    if (!shc_place_choose(&topo, &may, here, &others, &free))
+    if (!shc_place_choose(&numa, &may, here, &others, &free))
         return "none";
     std::string list;
     for (int cpu = 0; cpu < SHC_OS_MAX_CPUS; cpu++)
@@ -69,10 +71,35 @@ TEST(Choose, TheOwnNodeBeforeAnother)
     EXPECT_EQ(chosen("0-7", 5, "4-7"), "0,1,2,3");
 }
 
+TEST(Choose, OfOtherNodesTheNearest)
+{
+    EXPECT_EQ(chosen("0-11", 1, "0-3"), "8,9,10,11");
+    EXPECT_EQ(chosen("0-11", 8, "8-11,2"), "0,1,3");
+    EXPECT_EQ(chosen("0-11", 1, "0-3,8-11"), "4,5,6,7");
+    EXPECT_EQ(chosen("0-13", 5, "4-7"), "0,1,2,3,8,9,10,11"); // 12 and 13 are of no node
+    shc_numa untold = machine(true);
+    memset(untold.distance, 0, sizeof untold.distance);
+    EXPECT_EQ(chosen("0-11", 1, "0-3,9", untold), "4,5,6,7,8,10,11");
+    EXPECT_EQ(chosen("0-11", 1, "0-2", untold), "3");
+}
+
 TEST(Choose, WhereNodesAreNotKnownAnyCpu)
 {
-    EXPECT_EQ(chosen("0-7", 5, "5-7", false), "0,1,2,3,4");
-    EXPECT_EQ(chosen("0-1", -1, "0", false), "1");
+    EXPECT_EQ(chosen("0-7", 5, "5-7", machine(false)), "0,1,2,3,4");
+    EXPECT_EQ(chosen("0-1", -1, "0", machine(false)), "1");
+}
+
+TEST(Nodes, OfASetOfCpus)
+{
+    const shc_numa numa = machine(true);
+    const auto node_of = [&](const std::string &list) {
+        const shc_os_cpus cpus = cpus_of(list);
+        return shc_numa_node_of(&numa, &cpus);
+    };
+    EXPECT_EQ(node_of("1-3"), 0);
+    EXPECT_EQ(node_of("4-7"), 3);
+    for (const char *none : {"", "3-4", "12", "11-12"})
+        EXPECT_EQ(node_of(none), -1) << none;
 }
 
 shc_os_cpus only(int cpu)

@@ -3,11 +3,14 @@ extern "C" {
 #include "shm/coll/plan.h"
 #include "shm/coll/select.h"
 #include "shm/coll/task.h"
+#include "shm/os/numa.h"
 #include "shm/proto/arena.h"
 }
 
 #include <gtest/gtest.h>
 #include <set>
+#include <string>
+#include <vector>
 
 namespace
 {
@@ -115,7 +118,7 @@ shc_arena arena_of(int world, unsigned parts)
 {
     shc_arena arena = {};
     const shc_tuning tuning = defaults(world);
-    shc_arena_init(&arena, world, size_t{256} << 20, &tuning.arena, -1);
+    shc_arena_init(&arena, world, size_t{256} << 20, &tuning.arena);
     shc_arena_want(&arena, world, parts);
     return arena;
 }
@@ -215,7 +218,7 @@ void expect_slot_zero_alone(unsigned parts)
     }
 }
 
-TEST(Arena, NoShoutSlotLiesOverACellOfSlotZeroNorBeyondWhatIsReserved)
+TEST(Arena, NoBcastSlotSlotLiesOverACellOfSlotZeroNorBeyondWhatIsReserved)
 {
     for (unsigned parts : kAllParts)
         expect_slot_zero_alone(parts);
@@ -263,7 +266,7 @@ TEST(Arena, WhereTheLimitLeavesNothingLongerNoOtherOneIsMade)
     shc_arena arena = {};
     shc_arena_sizes wish = defaults(4).arena;
     wish.depth = 2;
-    shc_arena_init(&arena, 4, shc_arena_least_limit(4), &wish, -1);
+    shc_arena_init(&arena, 4, shc_arena_least_limit(4), &wish);
     arena.made = arena.tried = true; // as if the ranks had made it
     arena.parity[1][0] = 1;
     const size_t cell_bytes = arena.geometry.cell_bytes;
@@ -271,6 +274,62 @@ TEST(Arena, WhereTheLimitLeavesNothingLongerNoOtherOneIsMade)
     EXPECT_TRUE(arena.made && arena.tried);
     EXPECT_EQ(arena.geometry.cell_bytes, cell_bytes);
     EXPECT_EQ(arena.parity[1][0], 1);
+}
+
+// "a-b:nodes", bits of nodes, in units of a cell and from the range's beginning on.
+std::vector<std::string> homes_of(const shc_arena_geometry &g, const std::vector<int8_t> &node_of,
+                                  int rank)
+{
+    shc_arena_home homes[SHC_ARENA_MOST_HOMES];
+    const int world = static_cast<int>(node_of.size());
+    const int count = shc_arena_homes(&g, world, rank, node_of.data(), homes);
+    const shc_arena_extent extent = shc_arena_extent_of(&g, world, rank);
+    size_t at = extent.offset;
+    std::vector<std::string> texts;
+    for (int i = 0; i < count; i++) {
+        EXPECT_EQ(homes[i].offset, at) << "a gap, or an overlap";
+        at += homes[i].bytes;
+        const size_t first = homes[i].offset - static_cast<size_t>(rank) * g.range_bytes;
+        texts.push_back(std::to_string(first / g.cell_bytes) + "-" +
+                        std::to_string((first + homes[i].bytes) / g.cell_bytes) + ":" +
+                        std::to_string(homes[i].nodes));
+    }
+    EXPECT_EQ(at, extent.offset + extent.bytes) << "the whole extent";
+    return texts;
+}
+
+// MEM-15: two cells for each pair, then cells and broadcast slots, then broadcast slots alone.
+TEST(Arena, APartsMemoryIsFromTheNodesOfTheRanksThatReadIt)
+{
+    using Texts = std::vector<std::string>;
+    shc_arena_geometry g = {};
+    g.depth = 2;
+    g.cell_bytes = 4096;
+    g.bcast_slot_depth = 8;
+    g.bcast_slot_bytes = 4096;
+    g.pairs_hosted = 1;
+    g.range_bytes = 10 * 4096;
+    // Rank 0 has the cells of both. Its other slots only rank 1 reads.
+    EXPECT_EQ(homes_of(g, {0, 1}, 0), (Texts{"0-4:3", "4-10:2"}));
+    EXPECT_EQ(homes_of(g, {0, 1}, 1), (Texts{"2-10:1"}));
+    EXPECT_EQ(homes_of(g, {5, 5}, 0), (Texts{"0-10:32"}));
+    EXPECT_EQ(homes_of(g, {-1, -1}, 0), (Texts{"0-10:0"}));
+    EXPECT_EQ(homes_of(g, {-1, 0}, 0), (Texts{"0-10:1"}));
+    EXPECT_EQ(homes_of(g, {-1, 0}, 1), (Texts{"2-10:0"}));
+    // Of four ranks on two nodes each has the cells of pairs with the next two.
+    g.pairs_hosted = 2;
+    g.range_bytes = 12 * 4096;
+    EXPECT_EQ(homes_of(g, {0, 0, 1, 1}, 0), (Texts{"0-2:1", "2-12:3"}));
+    EXPECT_EQ(homes_of(g, {0, 0, 1, 1}, 1), (Texts{"0-12:3"}));
+    EXPECT_EQ(homes_of(g, {0, 1, 1, 1}, 0), (Texts{"0-8:3", "8-12:2"}));
+    for (int world : {2, 3, 64, SHC_MAX_WORLD}) { // every rank on another node than the next
+        std::vector<int8_t> node_of;
+        for (int rank = 0; rank < world; rank++)
+            node_of.push_back(static_cast<int8_t>(rank % SHC_NUMA_MAX_NODES));
+        const shc_arena_geometry whole = plan(world, size_t{256} << 20, SHC_ARENA_WHOLE);
+        for (int rank = 0; rank < world; rank++)
+            homes_of(whole, node_of, rank);
+    }
 }
 
 // docs/notebook/waiting-and-start-up.md: with the first segment, less than 4 MiB and 64 KiB a rank.

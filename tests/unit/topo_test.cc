@@ -22,46 +22,23 @@ class Machine
     {
         char pattern[] = "/tmp/shmcoll-sys-XXXXXX";
         root_ = mkdtemp(pattern);
-        fs::create_directories(root_ + "/devices/system/node");
     }
     ~Machine() { fs::remove_all(root_); }
     const std::string &root() const { return root_; }
-    void online(const std::string &list) const { write("online", list); }
     void siblings(int cpu, const std::string &cpus) const
     {
         std::string folder = root_ + "/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology";
         fs::create_directories(folder);
         std::ofstream(folder + "/thread_siblings_list") << cpus << "\n";
     }
-    void node(int id, const std::string &cpus) const
-    {
-        std::string folder = "node" + std::to_string(id);
-        fs::create_directories(root_ + "/devices/system/node/" + folder);
-        write(folder + "/cpulist", cpus);
-    }
-    shc_topo read() const
-    {
-        shc_topo topo;
-        shc_topo_read(&topo, root_.c_str());
-        return topo;
-    }
 
   private:
-    void write(const std::string &name, const std::string &text) const
-    {
-        std::ofstream(root_ + "/devices/system/node/" + name) << text << "\n";
-    }
     std::string root_;
 };
 
-// Two sockets of four nodes of twelve cores of two threads: CPUs c and c + 96 are one core.
+// Eight nodes of twelve cores of two threads: CPUs c and c + 96 are one core.
 void build_large(const Machine &machine)
 {
-    machine.online("0-7");
-    for (int node = 0; node < 8; node++)
-        machine.node(node, std::to_string(node * 12) + "-" + std::to_string(node * 12 + 11) + "," +
-                               std::to_string(96 + node * 12) + "-" +
-                               std::to_string(96 + node * 12 + 11));
     for (int core = 0; core < 96; core++)
         for (int cpu : {core, core + 96})
             machine.siblings(cpu, std::to_string(core) + "," + std::to_string(core + 96));
@@ -104,39 +81,6 @@ std::string node_list(int node)
     const int first = node * 12;
     return std::to_string(first) + "-" + std::to_string(first + 11) + "," +
            std::to_string(first + 96) + "-" + std::to_string(first + 107);
-}
-
-TEST(Topo, TwoSocketsOfFourNodes)
-{
-    Machine machine;
-    build_large(machine);
-    shc_topo topo = machine.read();
-    EXPECT_EQ(topo.node_count, 8);
-    EXPECT_EQ(shc_topo_node_of(&topo, 0), 0);
-    EXPECT_EQ(shc_topo_node_of(&topo, 13), 1);
-    EXPECT_EQ(shc_topo_node_of(&topo, 95), 7);
-    EXPECT_EQ(shc_topo_node_of(&topo, 96), 0);
-    EXPECT_EQ(shc_topo_node_of(&topo, 192), -1);
-}
-
-TEST(Topo, NodesWithHolesAndWithoutCpus)
-{
-    Machine machine;
-    machine.online("0,2,255");
-    machine.node(0, "0-1");
-    machine.node(2, "2-3");
-    machine.node(255, ""); // memory only
-    shc_topo topo = machine.read();
-    EXPECT_EQ(topo.node_count, 3);
-    EXPECT_EQ(shc_topo_node_of(&topo, 3), 2);
-}
-
-TEST(Topo, AMachineWithoutSysfsIsOneNode)
-{
-    shc_topo topo;
-    shc_topo_read(&topo, "/nowhere");
-    EXPECT_EQ(topo.node_count, 1);
-    EXPECT_EQ(shc_topo_node_of(&topo, 0), -1);
 }
 
 // A rank on each node has eleven of its twelve cores to spare.

@@ -225,7 +225,7 @@ TEST(Tuning, ARetiredKeyIsAnErrorThatNamesTheNewOne)
         {"long_turn_from", "all_reduce.unpipelined_from"},
         {"chunk_of_many", "chunk"},
         {"shout", "broadcast_slot"},
-        {"bcast_slot_depth_of_many", "broadcast_depth"},
+        {"shout_depth_of_many", "broadcast_depth"},
         {"flag", "flag_latency"},
         {"stream", "staging.non_temporal_from"},
         {"stream_out", "output.non_temporal_from"},

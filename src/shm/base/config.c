@@ -11,72 +11,41 @@
 #include <unistd.h>
 
 #define FIELD(name) offsetof(struct shc_config, name)
+#define TEXT        "text" /* in place of the words: the value is text, which its user parses */
+
+struct row {
+    const char *variable;
+    const char *values;              /* its words, or NULL for a number; or TEXT */
+    int minimum, maximum, otherwise; /* words stand for the numbers from the minimum on */
+    size_t offset;                   /* of the int, or the text, in struct shc_config */
+};
 
 /* Words stand for the minimum, the next number, and so on, in the order given. If there are fewer
  * words than numbers, a number after theirs is a value as well. */
-static const struct shc_config_row rows[] = {
-    {"SHMCOLL_LOG", "what is written to stderr", "off|warn|info|trace", 0, 3, SHC_LOG_WARN,
-     FIELD(log_level)},
-    {"SHMCOLL_LOG_FILE",
-     "the file for these lines, in place of stderr; %h, %r and %p in its name stand for the host, "
-     "the rank and the pid",
-     SHC_CONFIG_TEXT, 0, 0, 0, FIELD(log_file)},
-    {"SHMCOLL_SEGMENT", "where a group's memory lives", "auto|unnamed|named|memfd", 0, 3,
-     SHC_SEGMENT_AUTO, FIELD(segment)},
-    {"SHMCOLL_CPU", "the best instruction set the kernels may use", "auto|base|avx2|avx512", 0, 3,
-     SHC_CPU_AUTO, FIELD(cpu)},
-    {"SHMCOLL_SPIN_US",
-     "microseconds a wait spins before it yields its CPU; -1 decides by the "
-     "CPUs at hand",
-     NULL, -1, 1000000, -1, FIELD(spin_us)},
-    {"SHMCOLL_MOVE",
-     "whether a waiting thread that finds another rank on its CPU moves to another CPU that it may "
-     "use",
-     "off|on", 0, 1, 1, FIELD(move)},
-    {"SHMCOLL_CMA",
-     "whether large blocks are copied by the kernel out of another rank's memory (cross-memory "
-     "attach), where it lets all ranks of a group do so",
-     "off|on", 0, 1, 1, FIELD(cma)},
-    {"SHMCOLL_BIAS",
-     "whether a thread that makes all of a group's calls runs them, and locks its "
-     "messages, without a locked instruction; another thread then needs membarrier",
-     "off|on", 0, 1, 1, FIELD(bias)},
-    {"SHMCOLL_LATE_MS",
-     "milliseconds after which a wait says which rank it waits for, then at twice, "
-     "four times, ...",
-     NULL, 1, 86400000, 5000, FIELD(late_ms)},
-    {"SHMCOLL_ON_DEADLOCK",
-     "what one of the ranks that wait for one another in a cycle does when it is late: say so, or "
-     "also "
-     "fail its call",
-     "warn|raise", 0, 1, 0, FIELD(raises)},
-    {"SHMCOLL_BOARD",
-     "what `shmcoll status` can see of this process: nothing, calls and counts, or also times",
-     "off|counts|times", 0, 2, 2, FIELD(board)},
-    {"SHMCOLL_DUMP",
-     "a folder that gets a file for each rank of a group that fails, with its last calls",
-     SHC_CONFIG_TEXT, 0, 0, 0, FIELD(dump)},
-    {"SHMCOLL_TRACEABLE",
-     "whether each process of this user may trace this one where Yama allows that to ancestors "
-     "alone",
-     "0|1", 0, 1, 0, FIELD(traceable)},
-    {"SHMCOLL_THREADS",
-     "reduction threads per process, for large messages; auto: as many as the CPUs have room for "
-     "besides the ranks",
-     "auto", SHC_THREADS_AUTO, 256, 0, FIELD(threads)},
-    {"SHMCOLL_ARENA_KIB",
-     "limit of the staging memory that a group makes for large messages; auto: 32768, or 6 times "
-     "the square of the number of ranks; 0 keeps the small slots",
-     "auto", SHC_ARENA_AUTO, 1 << 22, SHC_ARENA_AUTO, FIELD(arena_kib)},
-    {"SHMCOLL_TUNING",
-     "which algorithm and which chunks for which size: key=value,... or the name of a file",
-     SHC_CONFIG_TEXT, 0, 0, 0, FIELD(tuning)},
+static const struct row rows[] = {
+    {"SHMCOLL_LOG", "off|warn|info|trace", 0, 3, SHC_LOG_WARN, FIELD(log_level)},
+    {"SHMCOLL_LOG_FILE", TEXT, 0, 0, 0, FIELD(log_file)},
+    {"SHMCOLL_SEGMENT", "auto|unnamed|named|memfd", 0, 3, SHC_SEGMENT_AUTO, FIELD(segment)},
+    {"SHMCOLL_CPU", "auto|base|avx2|avx512", 0, 3, SHC_CPU_AUTO, FIELD(cpu)},
+    {"SHMCOLL_SPIN_US", NULL, -1, 1000000, -1, FIELD(spin_us)},
+    {"SHMCOLL_MOVE", "off|on", 0, 1, 1, FIELD(move)},
+    {"SHMCOLL_CMA", "off|on", 0, 1, 1, FIELD(cma)},
+    {"SHMCOLL_BIAS", "off|on", 0, 1, 1, FIELD(bias)},
+    {"SHMCOLL_LATE_MS", NULL, 1, 86400000, 5000, FIELD(late_ms)},
+    {"SHMCOLL_ON_DEADLOCK", "warn|raise", 0, 1, 0, FIELD(raises)},
+    {"SHMCOLL_BOARD", "off|counts|times", 0, 2, 2, FIELD(board)},
+    {"SHMCOLL_DUMP", TEXT, 0, 0, 0, FIELD(dump)},
+    {"SHMCOLL_TRACEABLE", "0|1", 0, 1, 0, FIELD(traceable)},
+    {"SHMCOLL_THREADS", "auto", SHC_THREADS_AUTO, 256, 0, FIELD(threads)},
+    {"SHMCOLL_ARENA_KIB", "auto", SHC_ARENA_AUTO, 1 << 22, SHC_ARENA_AUTO, FIELD(arena_kib)},
+    {"SHMCOLL_TUNING", TEXT, 0, 0, 0, FIELD(tuning)},
 };
 
 /* Names that begin with SHMCOLL_ and that other programs read. */
 static const char *const elsewhere[] = {
-    "SHMCOLL_AUTOLOAD", "SHMCOLL_FAKE_HOSTS", "SHMCOLL_FOR_GLOO", "SHMCOLL_FOR_VLLM",
-    "SHMCOLL_GLUE",     "SHMCOLL_HOSTS",      "SHMCOLL_RAILS",    "SHMCOLL_RELAY",
+    "SHMCOLL_AUTOLOAD", "SHMCOLL_FAKE_HOSTS", "SHMCOLL_FOR_GLOO",
+    "SHMCOLL_FOR_VLLM", "SHMCOLL_GLUE",       "SHMCOLL_ENGINE",
+    "SHMCOLL_HOSTS",    "SHMCOLL_RAILS",      "SHMCOLL_RELAY",
 };
 
 #define PREFIX       "SHMCOLL_"
@@ -99,7 +68,7 @@ static int word_index(const char *words, const char *text)
 }
 
 /* The number that follows the words. */
-static int first_number(const struct shc_config_row *row)
+static int first_number(const struct row *row)
 {
     int words = row->values ? 1 : 0;
     for (const char *at = row->values; at && *at; at++)
@@ -107,7 +76,7 @@ static int first_number(const struct shc_config_row *row)
     return row->minimum + words;
 }
 
-static int parse(const struct shc_config_row *row, const char *text)
+static int parse(const struct row *row, const char *text)
 {
     const int first = first_number(row);
     const int index = row->values ? word_index(row->values, text) : -1;
@@ -123,11 +92,11 @@ static int parse(const struct shc_config_row *row, const char *text)
     if (first <= row->maximum)
         fprintf(stderr, "a number from %d to %d", first, row->maximum);
     fprintf(stderr, "; ignored\n");
-    return row->preset;
+    return row->otherwise;
 }
 
 /* A copy: the program may change its environment. */
-static void read_text(const struct shc_config_row *row, const char *text)
+static void read_text(const struct row *row, const char *text)
 {
     const char *copy = text && *text ? strdup(text) : NULL;
     memcpy((char *)&config + row->offset, &copy, sizeof copy);
@@ -226,11 +195,11 @@ static void read_environment(void)
 {
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         const char *text = getenv(rows[i].variable);
-        if (rows[i].values && strcmp(rows[i].values, SHC_CONFIG_TEXT) == 0) {
+        if (rows[i].values && strcmp(rows[i].values, TEXT) == 0) {
             read_text(&rows[i], text);
             continue;
         }
-        int value = text && *text ? parse(&rows[i], text) : rows[i].preset;
+        int value = text && *text ? parse(&rows[i], text) : rows[i].otherwise;
         memcpy((char *)&config + rows[i].offset, &value, sizeof value);
     }
     read_job();
@@ -242,9 +211,4 @@ const struct shc_config *shc_config_get(void)
 {
     pthread_once(&config_once, read_environment);
     return &config;
-}
-
-const struct shc_config_row *shc_config_describe(size_t index)
-{
-    return index < sizeof rows / sizeof rows[0] ? &rows[index] : NULL;
 }

@@ -3,7 +3,7 @@
 /*
  * The one table that reads the environment, once per process, and knows all names of ours in it.
  * Any thread.
- * docs/operate/variables.md's list of variables is compared with this table by tests/lint/docs.py.
+ * docs/reference/variables.md's list of variables is compared with this table by tests/lint/docs.py.
  */
 
 #include "shm/base/attrs.h"
@@ -58,16 +58,3 @@ struct shc_config {
 
 /* The process's configuration; the first call reads the environment. */
 const struct shc_config *shc_config_get(void);
-
-/* In place of the words: the value is text, which its user parses. */
-#define SHC_CONFIG_TEXT "text"
-
-/* One row of the table, for help texts and tests. NULL if `index` is past its end. */
-struct shc_config_row {
-    const char *variable;
-    const char *meaning;
-    const char *values;           /* its words, or NULL for a number; SHC_CONFIG_TEXT: any text */
-    int minimum, maximum, preset; /* words stand for the numbers from the minimum on */
-    size_t offset;                /* of the int, or the text, in struct shc_config */
-};
-const struct shc_config_row *shc_config_describe(size_t index);

@@ -10,12 +10,14 @@
  *   two-phase        <= 8 KiB    More than two ranks, if there is a CPU for each. In the small slots; each
  *                                rank reduces its slice for all ranks (two_phase.c).
  *   direct exchange  <= 32 KiB   Two ranks. Each stores its input into the pair's cell before its call
- *                                line, and reduces everything after the meeting (STAGE-6).
+ *                                line, and reduces everything after the meeting (STAGE-2).
  *   pipelined        above       In chunks, two phases per chunk in the same lines (below).
+ *   push             >= 64 KiB   If all ranks have their tensors in heaps, each stores its slice of the result into
+ *                                the tensors of all (push.c).
  *   no arena         above       In chunks through small slots, used as broadcast slots (STAGE-25). Every
  *                                rank reduces everything, to the same bits.
  *
- * Pipelined (in the code: staged; STAGE-7). A chunk has one slice per rank. Rank r owns slice r, and it alone
+ * Pipelined (STAGE-7). A chunk has one slice per rank. Rank r owns slice r, and it alone
  * reduces that slice. Chunk k goes through exchange slot k mod depth of every pair of ranks:
  *
  *   1. out(k)    Store my input for each owner's slice into my cell of the pair. This is the first use of
@@ -29,7 +31,7 @@
  * In this order work(k) as a rule finds chunk k stored, and back(k) finds it reduced. No flag says that a cell
  * is free: the rank that has read a cell is the one that stores to it next.
  *
- * Unpipelined (in the code: unpipelined; STAGE-8), for two ranks and long messages (shc_select_unpipelined()).
+ * Unpipelined (STAGE-8), for two ranks and long messages (shc_select_unpipelined()).
  * Order at a rank: out(0), work(0), back(0) + out(1), work(1), ... in slot 0 alone.
  * Nothing is in flight while a rank waits for the other one. But a pipeline moves two other chunks between
  * out(k) and back(k). So the user memory that out(k) has read, and that back(k) stores to, has left the
@@ -139,14 +141,6 @@ static enum shc_status take_back(struct flow *flow, uint64_t k)
     return SHC_OK;
 }
 
-/* The first cells may be filled before the meeting. User memory may not change before it. */
-static enum shc_status meet(struct flow *flow)
-{
-    SHC_TRY(shc_task_meet(flow->task));
-    shc_task_read_factors(flow->task, flow->factors);
-    return SHC_OK;
-}
-
 static enum shc_status run_pipeline(struct flow *flow)
 {
     const uint64_t n = flow->chunk_count, depth = flow->depth;
@@ -156,7 +150,7 @@ static enum shc_status run_pipeline(struct flow *flow)
         else if (turn < n)
             stage_out(flow, turn);
         if (turn == 0)
-            SHC_TRY(meet(flow));
+            SHC_TRY(shc_task_meet_reducing(flow->task, flow->factors));
         if (turn > 0 && turn <= n)
             SHC_TRY(work(flow, turn - 1));
     }
@@ -166,7 +160,7 @@ static enum shc_status run_pipeline(struct flow *flow)
 static enum shc_status run_unpipelined(struct flow *flow)
 {
     stage_out(flow, 0);
-    SHC_TRY(meet(flow));
+    SHC_TRY(shc_task_meet_reducing(flow->task, flow->factors));
     for (uint64_t k = 0; k < flow->chunk_count; k++) {
         SHC_TRY(work(flow, k));
         SHC_TRY(take_back(flow, k));
@@ -189,18 +183,26 @@ static enum shc_status run_exchange(struct shc_task *task)
     return unpipelined ? run_unpipelined(&flow) : run_pipeline(&flow);
 }
 
+/* pre: the call line is out. */
 static enum shc_status run_pipelined(struct shc_task *task)
 {
     bool arena;
-    shc_task_enter_reducing(task, 0);
     if (task->arena->made)
         return run_exchange(task);
     SHC_TRY(shc_task_meet(task));
     SHC_TRY(shc_task_arena(task, &arena));
     if (arena)
         return run_exchange(task);
-    struct shc_flow run = shc_task_reduce_flow(task, -1);
-    return shc_task_run_reduce_flow(&run);
+    struct shc_flow flow = shc_task_reduce_flow(task, -1);
+    return shc_task_run_reduce_flow(&flow);
+}
+
+static enum shc_status run_large(struct shc_task *task)
+{
+    if (task->in.bytes >= task->tuning->push_bytes)
+        return shc_push_run(task, run_pipelined);
+    shc_task_enter_reducing(task, 0);
+    return run_pipelined(task);
 }
 
 static struct shc_span all_of(const struct shc_task *task, int peer, uint64_t k)
@@ -220,13 +222,12 @@ static enum shc_status run_one_use(struct shc_task *task)
     /* With a small memory limit, cells are smaller than the limit of this path. The same on all
      * ranks. */
     if (!task->arena->made || task->in.bytes > task->arena->geometry.cell_bytes)
-        return run_pipelined(task);
+        return run_large(task);
     double factors[SHC_MAX_WORLD];
     struct shc_swap swap = {.task = task, .chunk_count = 1, .given = all_of, .take = take_all};
     shc_swap_begin(&swap);
     shc_task_enter_reducing(task, 0);
-    SHC_TRY(shc_task_meet(task));
-    shc_task_read_factors(task, factors);
+    SHC_TRY(shc_task_meet_reducing(task, factors));
     return shc_swap_run(&swap);
 }
 
@@ -247,6 +248,6 @@ enum shc_status shc_allreduce_run(struct shc_task *task)
     case SHC_ALGO_DIRECT:
         return run_one_use(task);
     default:
-        return run_pipelined(task);
+        return run_large(task);
     }
 }

@@ -8,7 +8,7 @@
  *      parity (STAGE-39). Blocks for the call line or the small slot, and the first pieces of longer ones, are
  *      stored now, too.
  *   2. The ranks publish their call lines, and meet.
- *   3. Every rank compares all tables (STAGE-40). It reads each number once: the rank that has written a
+ *   3. Every rank compares all tables (STAGE-39). It reads each number once: the rank that has written a
  *      number may be writing it still.
  *   4. The blocks go one of these ways:
  *
@@ -18,7 +18,7 @@
  *   small slot   In the code: packed. Two ranks, a block of up to `small_of_two`, or of up to a slot where
  *                there is no arena (STAGE-41). More ranks, if all blocks of one rank fit: in its slot, after
  *                the table's place.
- *   pipelined    In the code: staged. In chunks through the exchange cells of the pair, the first one before
+ *   pipelined In chunks through the exchange cells of the pair, the first one before
  *                the call line (STAGE-11, STAGE-12).
  *   no arena     All other blocks: each rank's whole input goes through small slots (STAGE-42).
  *
@@ -318,7 +318,7 @@ static enum shc_status move(struct shc_swap *swap, struct layout *layout)
         return shc_swap_run(swap);
     }
     SHC_TRY(shc_small_slots_reuse(task));
-    struct shc_flow run = {
+    struct shc_flow flow = {
         .task = task,
         .total_bytes = layout->input,
         .giver = -1,
@@ -327,7 +327,7 @@ static enum shc_status move(struct shc_swap *swap, struct layout *layout)
         .give = shc_give_input,
         .take = take_own,
     };
-    return shc_flow_run(&run);
+    return shc_flow_run(&flow);
 }
 
 /* pre: look_at_tensors(). Input and output share whole tensors at most (shc_sides_check()). */
@@ -358,7 +358,7 @@ SHC_INLINE enum shc_status exchange_blocks(struct shc_task *task, int world, str
     return layout->block > 0 ? move(&swap, layout) : SHC_OK;
 }
 
-/* A block may come in before the block that it overwrites has left. So the blocks leave from a
+/* In place, a block may arrive before the block that it overwrites has left. So the blocks leave from a
  * copy. */
 static SHC_NOINLINE enum shc_status exchange_in_place(struct shc_task *task, int world,
                                                       struct layout *layout)

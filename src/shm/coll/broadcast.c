@@ -6,7 +6,7 @@
  *   call line    <= 48 B     In the root's call line.
  *   small slot   <= 8 KiB    In the root's small slot of this epoch's parity.
  *   hand-off     <= 32 KiB   Two ranks: in a hand-off slot, instead of a small slot.
- *   pipelined    above       In chunks through the root's broadcast slots (flow.c). In the code: staged.
+ *   pipelined    above       In chunks through the root's broadcast slots (flow.c).
  *
  * Call line, small slot and hand-off:
  *   1. The root stores S bytes.
@@ -42,7 +42,7 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line, size_t
 
 static enum shc_status run_pipelined(struct shc_task *task, size_t bytes)
 {
-    struct shc_flow run = {
+    struct shc_flow flow = {
         .task = task,
         .total_bytes = bytes,
         .giver = task->call.root,
@@ -50,11 +50,11 @@ static enum shc_status run_pipelined(struct shc_task *task, size_t bytes)
         .give = shc_give_input,
         .take = take,
     };
-    shc_flow_begin(&run);
+    shc_flow_begin(&flow);
     shc_task_enter(task);
-    shc_flow_go_on(&run);
+    shc_flow_go_on(&flow);
     SHC_TRY(shc_task_meet(task));
-    return task->seat->world_size > 1 ? shc_flow_run(&run) : SHC_OK;
+    return task->seat->world_size > 1 ? shc_flow_run(&flow) : SHC_OK;
 }
 
 enum shc_status shc_broadcast_run(struct shc_task *task)

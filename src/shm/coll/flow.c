@@ -11,7 +11,7 @@
 #define EAGER_BYTES ((size_t)64 << 10) /* stored without waiting for the others (STAGE-20) */
 
 /*
- * Chunks through broadcast slots (in the code: shout slots; STAGE-13 to STAGE-22).
+ * Chunks through broadcast slots (STAGE-13 to STAGE-22).
  * S: bytes of one giver's input. n: number of chunks.
  *
  * Steps at a rank that gives and takes:
@@ -27,7 +27,7 @@
  * chunk 0 that the call line announces.
  *
  * A chunk fills a place: a slot, or a half, a quarter, ... of a slot if the message is short (STAGE-14).
- * Chunk 0 goes into the place after those of the last flow (STAGE-16). Chunk k goes into the k-th place after
+ * Chunk 0 goes into the place after those of the last run (STAGE-16). Chunk k goes into the k-th place after
  * that one, which is refilled when all takers have published take(k - depth). If the place of chunk 0 is free
  * for sure, give 0 comes before the call line, and a few more may follow right after it (STAGE-18, STAGE-20).
  *
@@ -37,7 +37,7 @@
  * that cuts a message through them ends only when all takers have read the last chunk (STAGE-25).
  */
 struct flow_run {
-    const struct shc_flow *run;
+    const struct shc_flow *flow;
     bool small;
     bool gives, takes;
     struct shc_copy_meter meter; /* measures what this rank gives */
@@ -45,9 +45,9 @@ struct flow_run {
     bool timed_whole;            /* the message is timed as a whole, until it has been read */
 };
 
-static struct shc_span chunk_of(const struct shc_flow *run, uint64_t k)
+static struct shc_span chunk_of(const struct shc_flow *flow, uint64_t k)
 {
-    return shc_plan_chunk(run->total_bytes, run->cut.chunk_bytes, k);
+    return shc_plan_chunk(flow->total_bytes, flow->cut.chunk_bytes, k);
 }
 
 /* The trial of copy modes for what this rank stores. NULL: the message is too short to be worth
@@ -59,134 +59,134 @@ static struct shc_copy_trial *trial_of(const struct shc_task *task)
                : NULL;
 }
 
-/* After chunk k: notes a round when it is full, and the rest of this rank's input, which may end
- * before the flow. The time contains the copies of what the rank keeps of the chunks before, in
- * every mode alike. */
-static void note_chunk(struct flow_run *flow, uint64_t k, struct shc_span chunk)
+/* After chunk k: notes a round when it is full. At the end of this rank's input, which may come before the
+ * end of the run, it notes what remains. The time contains the copies of what the rank keeps of earlier
+ * chunks, in every copy mode alike. */
+static void note_chunk(struct flow_run *run, uint64_t k, struct shc_span chunk)
 {
-    struct shc_copy_meter *meter = &flow->meter;
-    const size_t input = flow->run->task->in.bytes;
+    struct shc_copy_meter *meter = &run->meter;
+    const size_t input = run->flow->task->in.bytes;
     const size_t own = shc_plan_overlap(chunk, (struct shc_span){0, input}).bytes;
-    if (k < flow->first_noted) {
+    if (k < run->first_noted) {
         shc_copy_meter_restart(meter);
         return;
     }
     meter->bytes += own;
-    const bool last = k + 1 == flow->run->cut.chunk_count || chunk.offset + chunk.bytes >= input;
-    if (own > 0 && (meter->bytes >= SHC_COPY_ROUND || last) && !flow->timed_whole)
+    const bool last = k + 1 == run->flow->cut.chunk_count || chunk.offset + chunk.bytes >= input;
+    if (own > 0 && (meter->bytes >= SHC_COPY_ROUND || last) && !run->timed_whole)
         shc_copy_meter_note(meter);
 }
 
 /*
- * A writer that fills empty slots does not notice its readers. So there are two rules while a rank tries a
- * copy mode:
+ * A writer that fills empty slots does not wait for readers, so its time says nothing about them. While a rank
+ * tries a copy mode, two rules hold:
  *   1. A message that hardly needs a slot twice is timed as a whole, until it has been read.
  *   2. Of a longer message, the chunks that fill the slots for the first time do not count.
- * Rule 1 does not hold for a short input that ends before the inputs of other ranks. It would wait for these
- * as well.
+ * Rule 1 does not hold for an input that ends before those of other ranks: its time would contain the wait for
+ * these.
  */
-static void begin_meter(struct flow_run *flow)
+static void begin_meter(struct flow_run *run)
 {
-    const struct shc_flow *run = flow->run;
-    const size_t input = shc_min_size(run->task->in.bytes, run->total_bytes);
-    const uint64_t own = shc_plan_chunk_count(input, run->cut.chunk_bytes);
-    flow->meter = run->meter;
-    flow->meter.trial = trial_of(run->task);
-    if (!flow->meter.trial)
+    const struct shc_flow *flow = run->flow;
+    const size_t input = shc_min_size(flow->task->in.bytes, flow->total_bytes);
+    const uint64_t own = shc_plan_chunk_count(input, flow->cut.chunk_bytes);
+    run->meter = flow->meter;
+    run->meter.trial = trial_of(flow->task);
+    if (!run->meter.trial)
         return;
-    const bool tries = shc_copy_trial_tries(flow->meter.trial);
-    if (tries && own >= 3 * run->cut.depth) {
-        shc_copy_meter_restart(&flow->meter);
-        flow->first_noted = run->cut.depth;
+    const bool tries = shc_copy_trial_tries(run->meter.trial);
+    if (tries && own >= 3 * flow->cut.depth) {
+        shc_copy_meter_restart(&run->meter);
+        run->first_noted = flow->cut.depth;
         return;
     }
-    shc_copy_meter_resume(&flow->meter);
-    flow->meter.bytes = shc_min_size((size_t)run->begun * run->cut.chunk_bytes, input);
-    flow->timed_whole = tries && own == run->cut.chunk_count;
-    if (run->begun > 0 && run->begun >= own && !flow->timed_whole)
-        shc_copy_meter_note(&flow->meter);
+    shc_copy_meter_resume(&run->meter);
+    run->meter.bytes = shc_min_size((size_t)flow->begun * flow->cut.chunk_bytes, input);
+    run->timed_whole = tries && own == flow->cut.chunk_count;
+    if (flow->begun > 0 && flow->begun >= own && !run->timed_whole)
+        shc_copy_meter_note(&run->meter);
 }
 
 /* Bytes of a rank's broadcast slots before the place of chunk k. */
-static size_t place_of(const struct shc_flow *run, uint64_t k)
+static size_t place_of(const struct shc_flow *flow, uint64_t k)
 {
-    const struct shc_cut *cut = &run->cut;
+    const struct shc_cut *cut = &flow->cut;
     return (cut->first + k) % cut->depth * cut->place_bytes;
 }
 
-static char *slot_of(const struct flow_run *flow, int rank, uint64_t k)
+static char *slot_of(const struct flow_run *run, int rank, uint64_t k)
 {
-    const struct shc_task *task = flow->run->task;
-    if (flow->small) /* one after the other in one operation: nothing changes hands */
+    const struct shc_task *task = run->flow->task;
+    if (run->small) /* one after the other in one operation: nothing changes hands */
         return shc_seat_slot_in(task->seat, rank, k);
-    return shc_arena_bcast_slots(task->arena, rank) + place_of(flow->run, k);
+    return shc_arena_bcast_slots(task->arena, rank) + place_of(run->flow, k);
 }
 
-static uint64_t step(const struct shc_flow *run, uint64_t number)
+static uint64_t step(const struct shc_flow *flow, uint64_t number)
 {
-    return run->first_step + number;
+    return flow->first_step + number;
 }
 
-/* The only giver of a flow takes nothing, and the only taker gives nothing: each has what it would
+/* The only giver of a run takes nothing, and the only taker gives nothing: each has what it would
  * read. */
-static bool is_giver(const struct shc_flow *run, int rank)
+static bool is_giver(const struct shc_flow *flow, int rank)
 {
-    return run->giver >= 0 ? rank == run->giver : rank != run->taker;
+    return flow->giver >= 0 ? rank == flow->giver : rank != flow->taker;
 }
 
-static bool is_taker(const struct shc_flow *run, int rank)
+static bool is_taker(const struct shc_flow *flow, int rank)
 {
-    return run->taker >= 0 ? rank == run->taker : rank != run->giver;
+    return flow->taker >= 0 ? rank == flow->taker : rank != flow->giver;
 }
 
 /* Waits until all takers except this rank have taken chunk k. */
-static enum shc_status wait_taken(const struct flow_run *flow, uint64_t k)
+static enum shc_status wait_taken(const struct flow_run *run, uint64_t k)
 {
-    struct shc_wait *wait = &flow->run->task->wait;
+    struct shc_wait *wait = &run->flow->task->wait;
     for (int rank = 0; rank < wait->seat->world_size; rank++)
-        if (rank != wait->seat->rank && is_taker(flow->run, rank))
-            SHC_TRY(shc_progress_wait(wait, rank, step(flow->run, shc_plan_step_work(k))));
+        if (rank != wait->seat->rank && is_taker(run->flow, rank))
+            SHC_TRY(shc_progress_wait(wait, rank, step(run->flow, shc_plan_step_work(k))));
     return SHC_OK;
 }
 
-static enum shc_status store_chunk(struct flow_run *flow, uint64_t k, struct shc_span chunk)
+static enum shc_status store_chunk(struct flow_run *run, uint64_t k, struct shc_span chunk)
 {
-    struct shc_task *task = flow->run->task;
-    if (k >= flow->run->cut.depth)
-        SHC_TRY(wait_taken(flow, k - flow->run->cut.depth));
-    flow->run->give(task, chunk, slot_of(flow, task->seat->rank, k));
-    shc_progress_publish(task->seat, task->wait.epoch, step(flow->run, shc_plan_step_out(k)));
-    if (flow->meter.trial)
-        note_chunk(flow, k, chunk);
+    struct shc_task *task = run->flow->task;
+    if (k >= run->flow->cut.depth)
+        SHC_TRY(wait_taken(run, k - run->flow->cut.depth));
+    run->flow->give(task, chunk, slot_of(run, task->seat->rank, k));
+    shc_progress_publish(task->seat, task->wait.epoch, step(run->flow, shc_plan_step_out(k)));
+    if (run->meter.trial)
+        note_chunk(run, k, chunk);
     return SHC_OK;
 }
 
-static enum shc_status give_chunk(struct flow_run *flow, uint64_t k)
+static enum shc_status give_chunk(struct flow_run *run, uint64_t k)
 {
-    const struct shc_span chunk = chunk_of(flow->run, k);
-    if (k >= flow->run->begun)
-        SHC_TRY(store_chunk(flow, k, chunk));
-    if (flow->run->keep)
-        flow->run->keep(flow->run->task, chunk);
+    const struct shc_span chunk = chunk_of(run->flow, k);
+    if (k >= run->flow->begun)
+        SHC_TRY(store_chunk(run, k, chunk));
+    if (run->flow->keep)
+        run->flow->keep(run->flow->task, chunk);
     return SHC_OK;
 }
 
-static enum shc_status take_chunk(const struct flow_run *flow, uint64_t k)
+static enum shc_status take_chunk(const struct flow_run *run, uint64_t k)
 {
-    struct shc_task *task = flow->run->task;
+    struct shc_task *task = run->flow->task;
     char *slots[SHC_MAX_WORLD];
     for (int rank = 0; rank < task->seat->world_size; rank++) {
-        slots[rank] = slot_of(flow, rank, k);
-        if (rank != task->seat->rank && is_giver(flow->run, rank) &&
-            !(k == 0 && flow->run->announced))
-            SHC_TRY(shc_progress_wait(&task->wait, rank, step(flow->run, shc_plan_step_out(k))));
+        slots[rank] = slot_of(run, rank, k);
+        if (rank != task->seat->rank && is_giver(run->flow, rank) &&
+            !(k == 0 && run->flow->announced))
+            SHC_TRY(shc_progress_wait(&task->wait, rank, step(run->flow, shc_plan_step_out(k))));
     }
-    flow->run->take(task, chunk_of(flow->run, k), slots);
-    shc_progress_publish(task->seat, task->wait.epoch, step(flow->run, shc_plan_step_work(k)));
+    run->flow->take(task, chunk_of(run->flow, k), slots);
+    shc_progress_publish(task->seat, task->wait.epoch, step(run->flow, shc_plan_step_work(k)));
     return SHC_OK;
 }
 
-/* The steps cannot count the chunks of a longer message: more than 64 GiB through slots of 8 KiB. */
+/* A longer message has more chunks than the steps can count: 64 GiB through slots of 8 KiB. */
 enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count)
 {
     if (SHC_LIKELY(chunk_count <= SHC_PLAN_MAX_CHUNKS))
@@ -215,15 +215,15 @@ enum shc_status shc_small_slots_reuse(struct shc_task *task)
     return shc_progress_wait_all(&task->wait, 1);
 }
 
-/* Cuts the message into places of broadcast slots, chunk 0 after those of the last flow; or into
+/* Cuts the message into places of broadcast slots, chunk 0 after those of the last run; or into
  * small slots. */
-static struct shc_cut cut_for(const struct shc_flow *run, bool arena)
+static struct shc_cut cut_for(const struct shc_flow *flow, bool arena)
 {
-    const struct shc_task *task = run->task;
+    const struct shc_task *task = flow->task;
     struct shc_cut cut = {.place_bytes = SHC_SMALL_SLOT_BYTES, .depth = SHC_SMALL_SLOTS};
     if (arena) {
         const struct shc_arena_geometry *g = &task->arena->geometry;
-        cut.place_bytes = shc_select_piece(task->tuning, run->total_bytes, g->bcast_slot_bytes,
+        cut.place_bytes = shc_select_piece(task->tuning, flow->total_bytes, g->bcast_slot_bytes,
                                            task->seat->world_size);
         cut.depth = (uint32_t)(g->bcast_slot_depth * g->bcast_slot_bytes / cut.place_bytes);
         const size_t end = shc_arena_places_end(&task->arena->in_bcast_slots);
@@ -231,148 +231,148 @@ static struct shc_cut cut_for(const struct shc_flow *run, bool arena)
     }
     /* The size of opaque elements may not divide it. */
     cut.chunk_bytes = cut.place_bytes - cut.place_bytes % task->call.elem_bytes;
-    cut.chunk_count = shc_plan_chunk_count(run->total_bytes, cut.chunk_bytes);
+    cut.chunk_count = shc_plan_chunk_count(flow->total_bytes, cut.chunk_bytes);
     return cut;
 }
 
-/* The next flow begins after the places of this one. */
-static void leave_places(const struct flow_run *flow)
+/* The next run begins after the places of this one. */
+static void leave_places(const struct flow_run *run)
 {
-    const struct shc_task *task = flow->run->task;
-    const struct shc_cut *cut = &flow->run->cut;
+    const struct shc_task *task = run->flow->task;
+    const struct shc_cut *cut = &run->flow->cut;
     task->arena->in_bcast_slots = (struct shc_arena_places){
         .epoch = task->wait.epoch,
         .first = cut->first * cut->place_bytes,
         .bytes = (size_t)cut->chunk_count * cut->place_bytes,
         .ring = cut->depth * cut->place_bytes,
     };
-    if (flow->gives)
+    if (run->gives)
         task->arena->stored_epoch = task->wait.epoch;
 }
 
 /* pre: the message is cut for broadcast slots. */
-static bool is_free(const struct shc_flow *run, uint64_t k)
+static bool is_free(const struct shc_flow *flow, uint64_t k)
 {
-    const struct shc_task *task = run->task;
-    return k < run->cut.depth &&
-           shc_arena_is_free(task->arena, task->wait.epoch, place_of(run, k), run->cut.place_bytes);
+    const struct shc_task *task = flow->task;
+    return k < flow->cut.depth && shc_arena_is_free(task->arena, task->wait.epoch,
+                                                    place_of(flow, k), flow->cut.place_bytes);
 }
 
-/* Cuts the message once, before leave_places() notes the places of this flow. Without an arena
+/* Cuts the message once, before leave_places() notes the places of this run. Without an arena
  * nothing is announced. */
-static void cut_once(struct shc_flow *run, bool arena)
+static void cut_once(struct shc_flow *flow, bool arena)
 {
-    if (run->cut.depth > 0)
+    if (flow->cut.depth > 0)
         return;
-    run->cut = cut_for(run, arena);
-    run->announced = run->announced && is_free(run, 0);
+    flow->cut = cut_for(flow, arena);
+    flow->announced = flow->announced && is_free(flow, 0);
 }
 
 /* If this rank stored nothing in the operation before, all slots are free: it has met all other
  * ranks since they read its memory (STAGE-21). */
-static bool may_store(const struct shc_flow *run, uint64_t k)
+static bool may_store(const struct shc_flow *flow, uint64_t k)
 {
-    const struct shc_task *task = run->task;
+    const struct shc_task *task = flow->task;
     const bool rested = task->arena->stored_epoch + 1 < task->wait.epoch;
-    return (rested && k < run->cut.depth) || is_free(run, k);
+    return (rested && k < flow->cut.depth) || is_free(flow, k);
 }
 
-static void begin_chunk(struct shc_flow *run)
+static void begin_chunk(struct shc_flow *flow)
 {
-    struct shc_task *task = run->task;
-    const uint64_t k = run->begun++;
-    run->give(task, chunk_of(run, k),
-              shc_arena_bcast_slots(task->arena, task->seat->rank) + place_of(run, k));
+    struct shc_task *task = flow->task;
+    const uint64_t k = flow->begun++;
+    flow->give(task, chunk_of(flow, k),
+               shc_arena_bcast_slots(task->arena, task->seat->rank) + place_of(flow, k));
 }
 
-void shc_flow_begin(struct shc_flow *run)
+void shc_flow_begin(struct shc_flow *flow)
 {
-    struct shc_task *task = run->task;
-    run->announced = task->arena->made;
+    struct shc_task *task = flow->task;
+    flow->announced = task->arena->made;
     /* A rank that only takes learns after its call line whether chunk 0 is announced. */
-    if (!run->announced || !is_giver(run, task->seat->rank))
+    if (!flow->announced || !is_giver(flow, task->seat->rank))
         return;
-    run->meter.trial = trial_of(task);
-    shc_copy_meter_begin(&run->meter);
-    cut_once(run, true);
-    if (run->announced)
-        begin_chunk(run);
-    shc_copy_meter_pause(&run->meter);
+    flow->meter.trial = trial_of(task);
+    shc_copy_meter_begin(&flow->meter);
+    cut_once(flow, true);
+    if (flow->announced)
+        begin_chunk(flow);
+    shc_copy_meter_pause(&flow->meter);
 }
 
-void shc_flow_go_on(struct shc_flow *run)
+void shc_flow_go_on(struct shc_flow *flow)
 {
-    struct shc_task *task = run->task;
+    struct shc_task *task = flow->task;
     struct shc_copy_trial *trial = trial_of(task);
-    if (!task->arena->made || !is_giver(run, task->seat->rank) || is_taker(run, task->seat->rank) ||
-        (trial && shc_copy_trial_tries(trial)))
+    if (!task->arena->made || !is_giver(flow, task->seat->rank) ||
+        is_taker(flow, task->seat->rank) || (trial && shc_copy_trial_tries(trial)))
         return;
-    run->meter.trial = trial;
-    shc_copy_meter_begin(&run->meter);
-    cut_once(run, true);
-    const bool eager = run->total_bytes <= EAGER_BYTES;
-    while (run->begun < run->cut.chunk_count && may_store(run, run->begun)) {
+    flow->meter.trial = trial;
+    shc_copy_meter_begin(&flow->meter);
+    cut_once(flow, true);
+    const bool eager = flow->total_bytes <= EAGER_BYTES;
+    while (flow->begun < flow->cut.chunk_count && may_store(flow, flow->begun)) {
         if ((!eager && shc_call_all_here(&task->wait)) || shc_group_failed(task->seat))
             break;
-        begin_chunk(run);
+        begin_chunk(flow);
         shc_progress_publish(task->seat, task->wait.epoch,
-                             step(run, shc_plan_step_out(run->begun - 1)));
+                             step(flow, shc_plan_step_out(flow->begun - 1)));
     }
-    shc_copy_meter_pause(&run->meter);
+    shc_copy_meter_pause(&flow->meter);
 }
 
 /*
- * A rank that gives and takes nothing is done while the others still take. The places of its next
- * message were last read in some operation before. So the rank asks for their lines now; otherwise
- * its stores would have to fetch the lines from those readers. It is done a few instructions later.
- * It does not ask for the places of this operation, which are being read.
+ * A rank that gives and takes nothing ends while the others still take. The slots that its next message fills
+ * were last read in an earlier operation, so their lines are in those readers' caches. The rank prefetches
+ * them now, which costs a few instructions; otherwise its next stores would wait for them. It leaves the slots
+ * of this operation alone, as they are being read.
  */
-static void ask_ahead(const struct flow_run *flow)
+static void ask_ahead(const struct flow_run *run)
 {
-    const struct shc_task *task = flow->run->task;
-    const struct shc_cut *cut = &flow->run->cut;
+    const struct shc_task *task = run->flow->task;
+    const struct shc_cut *cut = &run->flow->cut;
     const struct shc_copy_trial *trial = trial_of(task);
-    if (flow->small || flow->takes || (trial && trial->mode == SHC_COPY_NON_TEMPORAL) ||
-        flow->run->total_bytes > task->tuning->prefetch_bytes)
+    if (run->small || run->takes || (trial && trial->mode == SHC_COPY_NON_TEMPORAL) ||
+        run->flow->total_bytes > task->tuning->prefetch_bytes)
         return;
     const size_t bytes =
-        shc_plan_free_bytes(cut->chunk_count, cut->depth, cut->place_bytes, flow->run->total_bytes);
+        shc_plan_free_bytes(cut->chunk_count, cut->depth, cut->place_bytes, run->flow->total_bytes);
     for (size_t done = 0; done < bytes; done += cut->place_bytes)
         shc_cpu_will_store(
-            slot_of(flow, task->seat->rank, cut->chunk_count + done / cut->place_bytes),
+            slot_of(run, task->seat->rank, cut->chunk_count + done / cut->place_bytes),
             shc_min_size(cut->place_bytes, bytes - done));
 }
 
-enum shc_status shc_flow_run(struct shc_flow *run)
+enum shc_status shc_flow_run(struct shc_flow *flow)
 {
-    struct shc_task *task = run->task;
+    struct shc_task *task = flow->task;
     bool arena;
     SHC_TRY(shc_task_arena(task, &arena));
-    cut_once(run, arena);
-    struct flow_run flow = {
-        .run = run,
+    cut_once(flow, arena);
+    struct flow_run run = {
+        .flow = flow,
         .small = !arena,
-        .gives = is_giver(run, task->seat->rank),
-        .takes = is_taker(run, task->seat->rank),
+        .gives = is_giver(flow, task->seat->rank),
+        .takes = is_taker(flow, task->seat->rank),
     };
-    const uint64_t n = run->cut.chunk_count;
+    const uint64_t n = flow->cut.chunk_count;
     SHC_TRY(shc_check_length(task, n));
     if (arena)
-        leave_places(&flow);
-    if (flow.gives)
-        begin_meter(&flow);
+        leave_places(&run);
+    if (run.gives)
+        begin_meter(&run);
     for (uint64_t k = 0; k <= n; k++) {
-        if (k < n && flow.gives)
-            SHC_TRY(give_chunk(&flow, k));
-        if (k > 0 && flow.takes)
-            SHC_TRY(take_chunk(&flow, k - 1));
+        if (k < n && run.gives)
+            SHC_TRY(give_chunk(&run, k));
+        if (k > 0 && run.takes)
+            SHC_TRY(take_chunk(&run, k - 1));
     }
-    if (flow.small || flow.timed_whole)
-        SHC_TRY(wait_taken(&flow, n - 1));
-    if (flow.timed_whole)
-        shc_copy_meter_note(&flow.meter);
-    if (flow.gives)
-        ask_ahead(&flow);
+    if (run.small || run.timed_whole)
+        SHC_TRY(wait_taken(&run, n - 1));
+    if (run.timed_whole)
+        shc_copy_meter_note(&run.meter);
+    if (run.gives)
+        ask_ahead(&run);
     return SHC_OK;
 }
 
@@ -494,7 +494,7 @@ static enum shc_status trade_one(const struct shc_swap *swap)
 
 enum shc_status shc_swap_run(const struct shc_swap *swap)
 {
-    /* Noted here, where all ranks come: a rank that stored no chunk 0 has to know of it, too. */
+    /* Noted here, because all ranks come here. A rank that stored no chunk 0 must know of it, too. */
     shc_exchange_note(swap->task->arena, swap->task->wait.epoch);
     if (swap->begun)
         keep_chunk(swap, 0);

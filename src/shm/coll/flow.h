@@ -27,7 +27,7 @@ struct shc_cut {
 };
 
 /*
- * Chunks through broadcast slots (in the code: shout slots), or through small slots if there is no
+ * Chunks through broadcast slots, or through small slots if there is no
  * arena. In turn k, `give` fills this rank's slot with its chunk k, if it is a giver. `take` works
  * on the slots that hold chunk k, if this rank is a taker. The only taker of a flow gives nothing,
  * so its own slot is not filled.
@@ -59,15 +59,15 @@ void shc_give_input(struct shc_task *task, struct shc_span chunk, char *slot);
 /* Before the call line, which then announces chunk 0: stores chunk 0, if no rank may still be
  * reading what lies there (STAGE-17, STAGE-18). All ranks call it, or none. The flow must be run;
  * otherwise no rank reads what it has stored. */
-void shc_flow_begin(struct shc_flow *run);
+void shc_flow_begin(struct shc_flow *flow);
 
 /* Between entering and meeting: a rank that gives and does not take stores more chunks into free
  * slots (STAGE-20). It stores a few, or as many as it can while other ranks have not arrived. Each
  * rank may call it or not. */
-void shc_flow_go_on(struct shc_flow *run);
+void shc_flow_go_on(struct shc_flow *flow);
 
 /* pre: the ranks have met. */
-SHC_NODISCARD enum shc_status shc_flow_run(struct shc_flow *run);
+SHC_NODISCARD enum shc_status shc_flow_run(struct shc_flow *flow);
 
 /* ---- exchange cells ---- */
 
@@ -93,7 +93,7 @@ struct shc_swap {
  * rank's cells change hands. */
 void shc_swap_begin(struct shc_swap *swap);
 
-/* shc_swap_begin() of a rank whose chunk 0 is empty. Other ranks may have something in theirs. */
+/* The same for a rank whose chunk 0 is empty. The chunks of other ranks may have bytes. */
 SHC_INLINE void shc_swap_begin_empty(struct shc_swap *swap)
 {
     swap->begun = swap->task->arena->made;

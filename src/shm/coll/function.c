@@ -25,5 +25,5 @@ enum shc_status shc_function_run(struct shc_task *task)
         snprintf(turn.error, sizeof turn.error, "%s", shc_error_text());
     if (st == SHC_ERR_CLOSED)
         return shc_fail(st, "%s", turn.error);
-    return shc_group_fail_from(task->seat, task->wait.epoch, st, turn.error);
+    return shc_group_fail_from(task->seat, task->wait.epoch, st, turn.error, NULL);
 }

@@ -10,7 +10,7 @@
  *   hand-off     <= 32 KiB   Gather of two ranks: in a hand-off slot, instead of a small slot.
  *   pipelined    above       In chunks through the broadcast slots of the ranks that give. All-gather of two
  *                            ranks: through the exchange cells of the pair, the first chunk before the call
- *                            line. In the code: staged.
+ *                            line.
  *
  * Call line, small slot and hand-off:
  *   1. Each rank stores its m bytes. The root of a gather stores nothing.
@@ -101,7 +101,7 @@ static enum shc_status run_pipelined(struct shc_task *task)
     const bool swaps = task->seat->world_size == 2 && task->call.kind == SHC_ALL_GATHER;
     struct shc_swap swap = {.task = task, .given = given, .got = got, .keep = keep_chunk};
     bool arena;
-    struct shc_flow run = {
+    struct shc_flow flow = {
         .task = task,
         .total_bytes = task->in.bytes,
         .giver = -1,
@@ -112,11 +112,11 @@ static enum shc_status run_pipelined(struct shc_task *task)
     };
     if (swaps)
         shc_swap_begin(&swap);
-    else if (taker_of(task) < 0) /* a gather stores nothing so early (STAGE-19) */
-        shc_flow_begin(&run);
+    else if (taker_of(task) < 0) /* a gather stores nothing so early (STAGE-18) */
+        shc_flow_begin(&flow);
     shc_task_enter(task);
     if (!swaps)
-        shc_flow_go_on(&run);
+        shc_flow_go_on(&flow);
     SHC_TRY(shc_task_meet(task));
     if (task->seat->world_size == 1 || taker_of(task) == task->seat->rank)
         keep_own(task);
@@ -127,7 +127,7 @@ static enum shc_status run_pipelined(struct shc_task *task)
         swap.chunk_count = shc_plan_chunk_count(task->in.bytes, shc_task_cell_bytes(task));
         return shc_swap_run(&swap);
     }
-    return shc_flow_run(&run);
+    return shc_flow_run(&flow);
 }
 
 enum shc_status shc_gather_run(struct shc_task *task)

@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-enum { SLOT = SHC_SMALL_SLOT_BYTES, RELAY = SHC_HAND_OFF_SLOT_BYTES, LINE = SHC_LINE_BYTES };
+enum { SLOT = SHC_SMALL_SLOT_BYTES, HAND_OFF = SHC_HAND_OFF_SLOT_BYTES, LINE = SHC_LINE_BYTES };
 enum { CELL = SHC_ARENA_MAX_CELL_BYTES, LEAST = SHC_ARENA_MIN_CELL_BYTES };
 #define MANY ((size_t)1 << 40)
 
@@ -45,7 +45,7 @@ const struct shc_key shc_keys[SHC_KEYS] = {
     },
     {
         "handoff",
-        FROM_TO(handoff_bytes, 0, RELAY),
+        FROM_TO(handoff_bytes, 0, HAND_OFF),
         .sets = "Two ranks: inputs up to this size go through one hand-off buffer in "
                 "broadcast, gather, scatter and reduce.",
         .row = "broadcast, reduce, 1k to 64k, 2 ranks",
@@ -95,6 +95,14 @@ const struct shc_key shc_keys[SHC_KEYS] = {
                 "time. A step fills whole cells from this S on, or from 8m if that is "
                 "less.",
         .row = "all_reduce, 2m to 32m, 2 ranks",
+    },
+    {
+        "all_reduce.push_from",
+        LIMIT(push_bytes, 1),
+        .sets =
+            "From this S on, where an all_reduce is pipelined or unpipelined: each rank stores its "
+            "slice of the result into the tensors of all, if all have theirs in shared memory.",
+        .row = "none; `benchmarks/push.c`",
     },
     {
         "chunk",
@@ -168,31 +176,17 @@ const struct shc_key shc_keys[SHC_KEYS] = {
     },
 };
 
+/* A name that begins with a dot: of every operation, except those before it. */
 static const struct {
     const char *name, *instead;
 } retired[] = {
-    {"broadcast.inline", "inline"},
-    {"gather.inline", "inline"},
-    {"scatter.inline", "inline"},
-    {"reduce.inline", "inline"},
-    {"all_gather.inline", "inline"},
-    {"reduce_scatter.inline", "inline"},
-    {"all_reduce.inline", "inline"},
-    {"broadcast.small", "small"},
-    {"gather.small", "small"},
-    {"scatter.small", "small"},
-    {"reduce.small", "small"},
-    {"all_gather.small", "small"},
-    {"reduce_scatter.small", "small"},
-    {"all_reduce.small", "small"},
-    {"all_gather.small_of_two", "small_of_two"},
-    {"reduce_scatter.small_of_two", "small_of_two"},
-    {"all_reduce.small_of_two", "small_of_two"},
-    {"all_to_all.small_of_two", "small_of_two"},
     {"broadcast.small_of_two", "handoff"},
     {"gather.small_of_two", "handoff"},
     {"scatter.small_of_two", "handoff"},
     {"reduce.small_of_two", "handoff"},
+    {".small_of_two", "small_of_two"},
+    {".inline", "inline"},
+    {".small", "small"},
     {"all_reduce.one_use", "all_reduce.direct_exchange"},
     {"all_reduce.sliced_from", "all_reduce.two_phase_from"},
     {"all_reduce.sliced_from_crowded", "all_reduce.two_phase_from"},
@@ -204,8 +198,8 @@ static const struct {
     {"lockstep_from", "all_reduce.unpipelined_from"},
     {"chunk_of_many", "chunk"},
     {"shout", "broadcast_slot"},
-    {"bcast_slot_depth", "broadcast_depth"},
-    {"bcast_slot_depth_of_many", "broadcast_depth"},
+    {"shout_depth", "broadcast_depth"},
+    {"shout_depth_of_many", "broadcast_depth"},
     {"flag", "flag_latency"},
     {"stream", "staging.non_temporal_from"},
     {"stream_out", "output.non_temporal_from"},
@@ -216,8 +210,9 @@ static const struct {
 
 const char *shc_key_instead_of(const char *name)
 {
+    const char *dot = strchr(name, '.');
     for (size_t i = 0; i < sizeof retired / sizeof retired[0]; i++)
-        if (strcmp(retired[i].name, name) == 0)
+        if (strcmp(retired[i].name, retired[i].name[0] == '.' && dot ? dot : name) == 0)
             return retired[i].instead;
     return NULL;
 }

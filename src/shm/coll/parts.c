@@ -145,7 +145,7 @@ static void exchange_lines(const struct shc_task *task, char *out, char *cell, c
         exchange.exchange(out, cell, next, bytes);
 }
 
-/* A gather copies first what it keeps. The blocks that come then drive that out of the caches. */
+/* A gather copies what it keeps first: the blocks that come later drive it out of the caches. */
 static bool keeps_past(const struct shc_task *task)
 {
     return task->call.kind == SHC_GATHER
@@ -163,8 +163,8 @@ void shc_task_keep(struct shc_task *task, size_t in_offset, size_t out_offset, s
         put(task, out_offset, from, bytes, past);
         return;
     }
-    /* With stores into the caches, and therefore in pieces, even if the bytes are contiguous: libc
-     * copies a large size past the caches. */
+    /* Stores into the caches. That needs pieces, even if the bytes are contiguous: libc copies a large
+     * size past the caches. */
     const size_t most = SHC_SCRATCH_BYTES - SHC_SCRATCH_BYTES % task->call.elem_bytes;
     for (size_t done = 0; done < bytes; done += most) {
         size_t piece = shc_min_size(most, bytes - done);

@@ -22,6 +22,14 @@ static const char *rooted(const struct shc_tuning *tuning, enum shc_op_kind kind
     return world_size == 2 && algorithm == SHC_ALGO_SMALL ? "hand-off" : names[algorithm];
 }
 
+static const char *long_sum(const struct shc_tuning *tuning, size_t bytes, int world_size)
+{
+    const bool unpipelined = shc_select_unpipelined(tuning, bytes, world_size);
+    if (bytes < tuning->push_bytes)
+        return unpipelined ? "unpipelined" : names[SHC_ALGO_PIPELINED];
+    return unpipelined ? "unpipelined; push if shared" : "pipelined; push if shared";
+}
+
 const char *shc_coll_path(const struct shc_tuning *tuning, enum shc_op_kind kind, size_t bytes,
                           int world_size, bool copies)
 {
@@ -38,9 +46,8 @@ const char *shc_coll_path(const struct shc_tuning *tuning, enum shc_op_kind kind
         return rooted(tuning, kind, others_bytes, world_size);
     case SHC_ALL_REDUCE:
         algorithm = shc_select(tuning, kind, bytes, world_size);
-        if (algorithm == SHC_ALGO_PIPELINED && shc_select_unpipelined(tuning, bytes, world_size))
-            return "unpipelined";
-        return names[algorithm];
+        return algorithm == SHC_ALGO_PIPELINED ? long_sum(tuning, bytes, world_size)
+                                               : names[algorithm];
     case SHC_ALL_GATHER:
     case SHC_REDUCE_SCATTER:
         return names[shc_select(tuning, kind, bytes, world_size)];

@@ -7,7 +7,7 @@
  *   call line    <= 40 B     In the call lines.
  *   small slot   <= 8 KiB    In the small slots of this epoch's parity. Two ranks: <= 2 KiB.
  *   pipelined    above       In chunks of each block, through the exchange cells of the pair, the first one
- *                            before the call line. In the code: staged.
+ *                            before the call line.
  *   no arena     above       Every rank's whole input goes through small slots. The bits are the same.
  *
  * Call line and small slot:
@@ -18,7 +18,7 @@
  *
  * An uneven reduce-scatter has blocks of m_r bytes. They go through the small slots if they fit there after a
  * table of their sizes (STAGE-43; uneven.c). Otherwise they are pipelined, with as many turns as the largest
- * block needs (STAGE-44).
+ * block needs.
  *
  * Cost: (world - 1) m bytes stored and loaded by each rank. Edges: call/publish (call line, small slot;
  * pipelined: chunk 0), progress/step (pipelined).
@@ -89,7 +89,7 @@ static enum shc_status move(struct shc_swap *swap, size_t largest)
     }
     if (task->more) /* the tables are in the slots that are filled next */
         SHC_TRY(shc_small_slots_reuse(task));
-    struct shc_flow run = {
+    struct shc_flow flow = {
         .task = task,
         .total_bytes = task->in.bytes,
         .giver = -1,
@@ -99,12 +99,12 @@ static enum shc_status move(struct shc_swap *swap, size_t largest)
         .take = take_own,
     };
     if (shc_bufs_are_apart(&task->in, &task->out))
-        return shc_flow_run(&run);
+        return shc_flow_run(&flow);
     /* The output may be another rank's block of the input, and that block has not left yet. */
     const struct shc_buf in = task->in;
     void *copy;
     SHC_TRY(shc_task_copy_input(task, &copy));
-    enum shc_status st = shc_flow_run(&run);
+    enum shc_status st = shc_flow_run(&flow);
     task->in = in;
     free(copy);
     return st;

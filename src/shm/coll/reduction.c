@@ -6,6 +6,13 @@
 
 /* ---- pieces ---- */
 
+enum shc_status shc_task_meet_reducing(struct shc_task *task, double *factors)
+{
+    SHC_TRY(shc_task_meet(task));
+    shc_task_read_factors(task, factors);
+    return SHC_OK;
+}
+
 void shc_task_read_factors(struct shc_task *task, double *factors)
 {
     task->factors = factors;
@@ -121,9 +128,9 @@ struct shc_flow shc_task_reduce_flow(struct shc_task *task, int taker)
     };
 }
 
-enum shc_status shc_task_run_reduce_flow(struct shc_flow *run)
+enum shc_status shc_task_run_reduce_flow(struct shc_flow *flow)
 {
     double factors[SHC_MAX_WORLD];
-    shc_task_read_factors(run->task, factors);
-    return shc_flow_run(run);
+    shc_task_read_factors(flow->task, factors);
+    return shc_flow_run(flow);
 }

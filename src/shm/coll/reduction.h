@@ -35,6 +35,10 @@ SHC_INLINE void shc_task_enter_reducing(struct shc_task *task, size_t inline_byt
 
 void shc_task_read_factors(struct shc_task *task, double *factors);
 
+/* Meets, and reads the factors. The first cells may be filled before the meeting; user memory may not
+ * change before it. */
+SHC_NODISCARD enum shc_status shc_task_meet_reducing(struct shc_task *task, double *factors);
+
 /* Reduces `bytes` bytes of each of src[0..world_size-1] into dst[0..dst_count-1]. */
 SHC_INLINE void shc_task_reduce_into(struct shc_task *task, const void *const *src, size_t bytes,
                                      void *const *dst, int dst_count)
@@ -89,4 +93,4 @@ SHC_NODISCARD enum shc_status shc_task_reduce_round(struct shc_task *task, bool 
 /* An operation through broadcast slots whose inputs the rank `taker` reduces, or all ranks if it is
  * -1; and the part of that operation after the meeting. */
 struct shc_flow shc_task_reduce_flow(struct shc_task *task, int taker);
-SHC_NODISCARD enum shc_status shc_task_run_reduce_flow(struct shc_flow *run);
+SHC_NODISCARD enum shc_status shc_task_run_reduce_flow(struct shc_flow *flow);

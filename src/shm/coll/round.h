@@ -15,7 +15,7 @@ struct shc_round {
 };
 
 /* Where the bytes of that rank are: in its call line, or in its small slot of this epoch. If not
- * all ranks store, the rank of two that stores uses a hand-off slot (in the code: relay; STAGE-26).
+ * all ranks store, the rank of two that stores uses a hand-off slot (STAGE-26).
  * With more ranks each one stays in its own block, so that fewer lines move between caches
  * (CALL-5). */
 SHC_INLINE char *shc_round_place(const struct shc_task *task, const struct shc_round *round,

@@ -7,10 +7,10 @@
  *   small slot    <= 8 KiB        In the root's small slot of this epoch's parity.
  *   hand-off      <= 32 KiB       Two ranks: in a hand-off slot, instead of a small slot.
  *   pipelined     above           In chunks through the root's broadcast slots. A rank copies what of a
- *                                 chunk is its own. In the code: staged.
+ *                                 chunk is its own.
  *   single-copy   long            Each rank copies its block out of the root's memory, all at the same time,
  *                                 if the kernel lets all of them do so (shc_select_pulls(); STAGE-30 to
- *                                 STAGE-38). In the code: pulled.
+ *                                 STAGE-38).
  *
  * Call line, small slot and hand-off:
  *   1. The root stores all blocks except its own.
@@ -153,13 +153,13 @@ static bool others_are_able(const struct shc_task *task)
 }
 
 /* The root's blocks must stay as they are until all have been taken. */
-static enum shc_status run_pulled(struct shc_task *task)
+static enum shc_status run_single_copy(struct shc_task *task)
 {
     const int root = task->call.root;
     /* relaxed: a number for people. */
-    const uint64_t pulled = shc_a64_load_relaxed(&task->seat->pulled);
+    const uint64_t copies = shc_a64_load_relaxed(&task->seat->single_copies);
     /* relaxed: a number for people. */
-    shc_a64_store_relaxed(&task->seat->pulled, pulled + 1);
+    shc_a64_store_relaxed(&task->seat->single_copies, copies + 1);
     if (task->seat->rank == root) {
         keep_own(task);
         shc_progress_publish(task->seat, task->wait.epoch, TAKEN_STEP);
@@ -177,7 +177,7 @@ static enum shc_status run_long(struct shc_task *task)
 {
     const bool is_root = task->seat->rank == task->call.root;
     const bool offers = may_pull(task);
-    struct shc_flow run = {
+    struct shc_flow flow = {
         .task = task,
         .total_bytes = others_bytes(task),
         .giver = task->call.root,
@@ -187,15 +187,15 @@ static enum shc_status run_long(struct shc_task *task)
     };
     const bool able = offers && offer(task);
     if (!offers)
-        shc_flow_begin(&run);
+        shc_flow_begin(&flow);
     shc_task_enter(task);
     if (!able) /* if this rank is unable, no rank copies from the root */
-        shc_flow_go_on(&run);
+        shc_flow_go_on(&flow);
     SHC_TRY(shc_task_meet(task));
     if (able && others_are_able(task))
-        return run_pulled(task);
+        return run_single_copy(task);
     if (task->seat->world_size > 1)
-        SHC_TRY(shc_flow_run(&run));
+        SHC_TRY(shc_flow_run(&flow));
     if (is_root) /* last, because the others do not wait for it */
         keep_own(task);
     return SHC_OK;

@@ -15,10 +15,11 @@ static const struct shc_tuning defaults = {
     .two_phase_bytes = SHC_TUNING_AUTO,
     .two_phase_reduce_bytes = SHC_TUNING_AUTO,
     .scatter_gather_bytes = SHC_TUNING_AUTO,
-    /* A short step: the next one finds the step's lines in the nearest cache. Without a pipeline it does so in
-     * any case, and longer steps wait for fewer flags. */
+    /* A short step: the next step finds this one's lines in the nearest cache. Without a pipeline that
+     * holds for long steps as well, and long steps wait for fewer flags. */
     .turn_bytes = 64 << 10,
     .unpipelined_bytes = 3 << 20,
+    .push_bytes = 64 << 10,
     .flag_bytes = 2 << 10,
     .staging_non_temporal_bytes = 32 << 10,
     .output_non_temporal_bytes = 16 << 20,
@@ -80,8 +81,8 @@ static void raise(size_t *value, size_t least)
         *value = least;
 }
 
-/* An unpipelined all_reduce was not tried with a pool's threads, each of which has its part of a step in its own
- * caches. */
+/* Not measured: an unpipelined all_reduce with a pool's threads, each of which has its part of a step in
+ * its own caches. */
 static void settle_for_pool(struct shc_tuning *tuning, int world_size, int threads)
 {
     const size_t parts = (size_t)threads + 1;
@@ -200,9 +201,9 @@ static bool exchanges(enum shc_op_kind kind, enum shc_algorithm algorithm, int w
 }
 
 /*
- * Short cells hold one step of a short operation, which therefore uses the same places as among long cells.
- * Broadcast slots are used in turn. Few ranks have many of them, and have all of them from the first operation
- * on: with that number a line has left its reader's caches before it is stored to again.
+ * A short cell holds one step of a short operation, so that operation uses the same cells as if they were
+ * long. Broadcast slots are used in turn. Few ranks have many slots, and all of them from the first operation
+ * on. Then a line has left its reader's caches before it is stored to again.
  */
 unsigned shc_select_parts(enum shc_op_kind kind, enum shc_algorithm algorithm, size_t bytes,
                           int world_size)
@@ -230,7 +231,7 @@ size_t shc_select_turn(const struct shc_tuning *tuning, enum shc_op_kind kind, s
 
 bool shc_select_unpipelined(const struct shc_tuning *tuning, size_t bytes, int world_size)
 {
-    /* If each wait is a context switch, a rank should get far between two waits. Not tried with
+    /* If each wait is a context switch, a rank should move many bytes between two waits. Not measured with
      * more ranks that have a CPU each. */
     return world_size == 2 && !tuning->crowded && bytes >= tuning->unpipelined_bytes;
 }

@@ -43,6 +43,7 @@ struct shc_tuning {
     size_t scatter_gather_bytes;                    /* that the root moves less */
     size_t turn_bytes;
     size_t unpipelined_bytes;
+    size_t push_bytes;
     size_t flag_bytes;
     size_t staging_non_temporal_bytes, output_non_temporal_bytes;
     size_t prefetch_bytes;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Sparse all-reduce: every rank's entries to every rank; each rank adds up for itself. The bits are those of
- * all_reduce over the same tensors made dense (STAGE-45, STAGE-46).
+ * all_reduce over the same tensors made dense.
  *
  *   1. Make each position unique: a rank adds its entries that share a position, in their order.
  *   2. Put sizes and number of entries into the small slot. Put the entries after them if they fit: positions
@@ -73,8 +73,8 @@ static enum shc_status no_memory(struct work *work)
 
 /* ---- this rank's entries ---- */
 
-/* Bytes of `count` entries in the form in which they travel. These are whole words, so that
- * positions are aligned. pre: so many entries are in memory, or could be. */
+/* Bytes of `count` entries as they travel: whole words, so that positions are aligned. pre: this many
+ * entries are in memory, or could be. */
 static size_t block_bytes(const struct work *work, uint64_t count)
 {
     return shc_align_up((size_t)count * (sizeof(uint64_t) + work->value_bytes), sizeof(uint64_t));

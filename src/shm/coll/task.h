@@ -108,7 +108,7 @@ SHC_INLINE enum shc_algorithm shc_task_select(struct shc_task *task, size_t byte
     return SHC_UNLIKELY(cannot && bytes <= SHC_SMALL_SLOT_BYTES) ? SHC_ALGO_SMALL : task->algorithm;
 }
 
-/* shc_arena_want() for an operation whose sizes are known only after its rendezvous; before
+/* shc_arena_want() for an operation whose sizes are known only after its meeting; before
  * shc_task_arena(). What has been stored to the arena before the meeting stays where it is. In that
  * case the next operation makes the longer arena (STAGE-53). */
 void shc_task_want(struct shc_task *task, size_t bytes);

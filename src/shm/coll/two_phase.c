@@ -66,8 +66,7 @@ enum shc_status shc_two_phase_run(struct shc_task *task)
     double factors[SHC_MAX_WORLD];
     shc_buf_read(&task->in, 0, slot_of(task, seat->rank), task->in.bytes);
     shc_task_enter_reducing(task, 0);
-    SHC_TRY(shc_task_meet(task));
-    shc_task_read_factors(task, factors);
+    SHC_TRY(shc_task_meet_reducing(task, factors));
     reduce_own(task, gives, takes);
     if (gives)
         shc_progress_publish(seat, task->wait.epoch, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Lists of uneven sizes: what the uneven operations share, and the uneven all-gather (STAGE-43, STAGE-44).
+ * Lists of uneven sizes: what the uneven operations share, and the uneven all-gather (STAGE-43).
  *
  *   1. Before its call line each rank puts a table into its small slot of this epoch's parity: how many bytes
  *      each tensor of its list has. All-gather: each rank puts its block after the table, if it fits there.
@@ -156,7 +156,7 @@ enum shc_status shc_blocks_spread(struct shc_task *task, const struct shc_blocks
     SHC_TRY(shc_task_arena(task, &arena));
     if (!arena) /* the packed blocks are in the slots that are filled next */
         SHC_TRY(shc_small_slots_reuse(task));
-    struct shc_flow run = {
+    struct shc_flow flow = {
         .task = task,
         .total_bytes = largest,
         .giver = -1,
@@ -166,7 +166,7 @@ enum shc_status shc_blocks_spread(struct shc_task *task, const struct shc_blocks
         .take = take,
         .keep = keep,
     };
-    return shc_flow_run(&run);
+    return shc_flow_run(&flow);
 }
 
 enum shc_status shc_gather_uneven_run(struct shc_task *task)

@@ -37,19 +37,24 @@ static void remove_some(struct shc_blocks *blocks, size_t at, size_t count)
     blocks->count -= count;
 }
 
+static bool is_in_use(const struct shc_block *block)
+{
+    return block->state == SHC_BLOCK_USED || block->state == SHC_BLOCK_DIVORCED;
+}
+
 static void set_state(struct shc_blocks *blocks, struct shc_block *block,
                       enum shc_block_state state)
 {
     if (block->state == SHC_BLOCK_READY)
         blocks->ready_bytes -= block->bytes;
-    if (block->state == SHC_BLOCK_USED) {
+    if (is_in_use(block)) {
         blocks->used_bytes -= block->bytes;
         blocks->used_count--;
     }
     block->state = state;
     if (state == SHC_BLOCK_READY)
         blocks->ready_bytes += block->bytes;
-    if (state == SHC_BLOCK_USED) {
+    if (is_in_use(block)) {
         blocks->used_bytes += block->bytes;
         blocks->used_count++;
     }
@@ -102,7 +107,7 @@ static size_t run_of(const struct shc_blocks *blocks, size_t bytes, size_t *firs
     size_t sum = 0;
     *first = *count = 0;
     for (size_t i = 0; i < blocks->count && sum < bytes; i++) {
-        const bool is_free = blocks->entry[i].state != SHC_BLOCK_USED;
+        const bool is_free = blocks->entry[i].state <= SHC_BLOCK_READY;
         sum = is_free ? sum + blocks->entry[i].bytes : 0;
         *first = is_free && *count > 0 ? *first : is_free ? i : i + 1;
         *count = is_free ? *count + 1 : 0;
@@ -171,16 +176,25 @@ static size_t index_of(const struct shc_blocks *blocks, size_t offset)
 const struct shc_block *shc_blocks_find(const struct shc_blocks *blocks, size_t offset)
 {
     const size_t at = index_of(blocks, offset);
-    return at < blocks->count && blocks->entry[at].state == SHC_BLOCK_USED ? &blocks->entry[at]
-                                                                           : NULL;
+    return at < blocks->count && is_in_use(&blocks->entry[at]) ? &blocks->entry[at] : NULL;
+}
+
+void shc_blocks_divorce(struct shc_blocks *blocks, size_t offset)
+{
+    const size_t at = index_of(blocks, offset);
+    if (at < blocks->count && is_in_use(&blocks->entry[at]))
+        set_state(blocks, &blocks->entry[at], SHC_BLOCK_DIVORCED);
 }
 
 static bool give(struct shc_blocks *blocks, size_t offset, enum shc_block_state state)
 {
     const size_t at = index_of(blocks, offset);
-    if (at == blocks->count || blocks->entry[at].state != SHC_BLOCK_USED ||
-        blocks->entry[at].offset != offset)
+    if (at == blocks->count || !is_in_use(&blocks->entry[at]) || blocks->entry[at].offset != offset)
         return false;
+    if (blocks->entry[at].state == SHC_BLOCK_DIVORCED) {
+        set_state(blocks, &blocks->entry[at], SHC_BLOCK_LOST);
+        return true;
+    }
     set_state(blocks, &blocks->entry[at], state);
     blocks->entry[at].freed_at = ++blocks->frees;
     join(blocks, at);

@@ -12,7 +12,13 @@
 
 #include <stdbool.h>
 
-enum shc_block_state { SHC_BLOCK_EMPTY, SHC_BLOCK_READY, SHC_BLOCK_USED };
+enum shc_block_state {
+    SHC_BLOCK_EMPTY,
+    SHC_BLOCK_READY,
+    SHC_BLOCK_USED,
+    SHC_BLOCK_DIVORCED, /* a block of its owner's alone, as long as it is in use */
+    SHC_BLOCK_LOST,     /* a divorced one that has been freed: nobody gets it again (HEAP-13) */
+};
 
 struct shc_block {
     size_t offset, bytes;
@@ -43,10 +49,14 @@ struct shc_part {
 SHC_NODISCARD bool shc_blocks_take(struct shc_blocks *blocks, size_t bytes, size_t limit,
                                    struct shc_part *taken, bool *ready, struct shc_part *rest);
 
-/* The block that holds this offset, or NULL. */
+/* The block that holds this offset, USED or DIVORCED; or NULL. */
 const struct shc_block *shc_blocks_find(const struct shc_blocks *blocks, size_t offset);
 
-/* Frees the block that begins there; its pages are kept. False: no block begins there. */
+/* The block that holds this offset becomes a DIVORCED one. */
+void shc_blocks_divorce(struct shc_blocks *blocks, size_t offset);
+
+/* Frees the block that begins there; its pages are kept, and those of a divorced one are lost. False: no block
+ * begins there. */
 SHC_NODISCARD bool shc_blocks_give(struct shc_blocks *blocks, size_t offset);
 
 /* The same for a block whose pages are not there. */

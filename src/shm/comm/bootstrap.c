@@ -9,6 +9,7 @@
 #include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/comm/rendezvous.h"
+#include "shm/os/numa.h"
 #include "shm/proto/cma.h"
 #include "shm/proto/member.h"
 
@@ -51,7 +52,7 @@ static enum shc_status create_segment(struct arrival *a, uint32_t form)
     struct shc_segment *segment = &seat->segment;
     SHC_TRY(shc_segment_create(segment, form, segment_bytes(seat), SHC_OS_ROBUST_DISTANCE,
                                &seat->self, a->knobs->cache));
-    enum shc_status st = shc_segment_reserve(segment, 0, SHC_BLOCKS_OFFSET, -1);
+    enum shc_status st = shc_segment_reserve(segment, 0, SHC_BLOCKS_OFFSET, 0);
     if (st != SHC_OK) {
         shc_segment_detach(segment);
         return st;
@@ -106,15 +107,17 @@ static enum shc_status take_seat(struct arrival *a)
     struct shc_seat *seat = a->rendezvous.seat;
     int rank = seat->rank;
     size_t offset = SHC_BLOCKS_OFFSET + (size_t)rank * SHC_BLOCK_BYTES;
-    SHC_TRY(shc_segment_reserve(&seat->segment, offset, SHC_BLOCK_BYTES, a->comm->arena.node));
-    SHC_TRY(shc_segment_reserve(&seat->segment, shc_seat_mail_offset(seat, rank),
-                                shc_mail_reserved_bytes(&seat->mail), a->comm->arena.node));
-    if (seat->world_size == SHC_HAND_OFF_SLOT_RANKS)
-        SHC_TRY(shc_segment_reserve(&seat->segment, shc_seat_hand_off_slot_offset(seat, rank),
-                                    SHC_HAND_OFF_SLOT_BYTES, a->comm->arena.node));
     struct shc_identity identity = {.process = seat->self, .cpu_quota = shc_os_cpu_quota()};
     if (shc_os_cpus_allowed(&identity.cpus) != 0)
         memset(&identity.cpus, 0, sizeof identity.cpus);
+    const int node = shc_numa_node_of(shc_numa_get(), &identity.cpus);
+    const uint64_t nodes = node >= 0 ? UINT64_C(1) << node : 0;
+    SHC_TRY(shc_segment_reserve(&seat->segment, offset, SHC_BLOCK_BYTES, nodes));
+    SHC_TRY(shc_segment_reserve(&seat->segment, shc_seat_mail_offset(seat, rank),
+                                shc_mail_reserved_bytes(&seat->mail), nodes));
+    if (seat->world_size == SHC_HAND_OFF_SLOT_RANKS)
+        SHC_TRY(shc_segment_reserve(&seat->segment, shc_seat_hand_off_slot_offset(seat, rank),
+                                    SHC_HAND_OFF_SLOT_BYTES, nodes));
     shc_thread_budget_tell(&a->comm->budget, &identity);
     shc_cma_tell(seat, &identity);
     shc_seat_identity_shm(seat, rank)->said = identity;
@@ -138,7 +141,7 @@ static enum shc_status take_seat(struct arrival *a)
 static void tell(const struct arrival *a, enum shc_decision what)
 {
     shc_a32 *word = &shc_seat_decision(a->rendezvous.seat)->word;
-    /* release told/word -> acquire in await_news() and shc_rendezvous_is_told(): the store holds the news. */
+    /* release decision/word -> acquire in await_news() and shc_rendezvous_is_told(): the store holds the news. */
     shc_a32_store_release(word, (uint32_t)what);
     shc_os_futex_wake_all(word, true);
 }
@@ -311,12 +314,12 @@ static enum shc_status await_news(struct arrival *a, int attempt, bool *decided_
         SHC_TRY(look_for_news(a, attempt, decided_ok, name, &there));
     while (!there) {
         SHC_TRY(shc_rendezvous_pause(&a->rendezvous, &pause_ns, word, SHC_DECISION_NOTHING));
-        /* acquire told/word <- release in tell(): the store holds the news. */
-        uint32_t told = word ? shc_a32_load_acquire(word) : (uint32_t)SHC_DECISION_NOTHING;
-        *decided_ok = told == SHC_DECISION_OK;
+        /* acquire decision/word <- release in tell(): the store holds the news. */
+        uint32_t news = word ? shc_a32_load_acquire(word) : (uint32_t)SHC_DECISION_NOTHING;
+        *decided_ok = news == SHC_DECISION_OK;
         if (*decided_ok)
             return SHC_OK;
-        if (told == SHC_DECISION_LOOK) {
+        if (news == SHC_DECISION_LOOK) {
             word = NULL;
             pause_ns = SHC_RENDEZVOUS_POLL_NS;
         }

@@ -4,9 +4,10 @@
 #include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/comm/bootstrap.h"
+#include "shm/comm/memory.h"
+#include "shm/comm/patience.h"
 #include "shm/comm/request.h"
-#include "shm/exec/place.h"
-#include "shm/exec/topo.h"
+#include "shm/os/numa.h"
 #include "shm/proto/board.h"
 #include "shm/proto/cma.h"
 #include "shm/proto/member.h"
@@ -19,67 +20,17 @@
 #define DEFAULT_TIMEOUT_NS (30 * 60 * SHC_NS_PER_S)
 #define CLOSE_NS           SHC_NS_PER_S
 #define PASS_NS            (20 * SHC_NS_PER_MS) /* waiting for the lock of messages */
-#define SPIN_NS            (5 * SHC_NS_PER_US)
-#define SPIN_CROWDED_NS    (1 * SHC_NS_PER_US)
-#define YIELDS             100u
-#define AWAKE_NS           (200 * SHC_NS_PER_US) /* going to sleep and being woken may take so long */
 
 /* ---- making ---- */
 
-/* CPUs the group's ranks may use together. */
-static int usable_cpus(const struct shc_seat *seat)
-{
-    struct shc_os_cpus all = {{0}};
-    int quota = 0;
-    for (int rank = 0; rank < seat->world_size; rank++) {
-        const struct shc_identity identity = shc_seat_identity(seat, rank);
-        for (size_t i = 0; i < sizeof all.bits / sizeof all.bits[0]; i++)
-            all.bits[i] |= identity.cpus.bits[i];
-        if (identity.cpu_quota > 0 && (quota == 0 || identity.cpu_quota < quota))
-            quota = identity.cpu_quota;
-    }
-    const int cpus = shc_os_cpus_count(&all);
-    return quota > 0 && quota < cpus ? quota : cpus;
-}
-
-/* Spinning pays only while every spinner has a CPU of its own. Otherwise it takes the CPU from the rank
- * that is waited for. It covers the skew of ranks that run at the same time. After that, yielding polls
- * almost as fast and costs no other thread a CPU (docs/notebook/waiting-and-start-up.md). A sleeper is
- * woken late, and perhaps on the CPU of the thread that woke it. */
-static struct shc_patience patience_for(bool room, uint64_t crowded_ns)
-{
-    const int spin_us = shc_config_get()->spin_us;
-    const uint64_t spin_ns = spin_us >= 0 ? (uint64_t)spin_us * SHC_NS_PER_US
-                             : room       ? SPIN_NS
-                                          : crowded_ns;
-    return (struct shc_patience){
-        .spins = shc_wait_spins_for(spin_ns),
-        .yields = YIELDS,
-        .awake_ns = room ? AWAKE_NS : 0,
-        .migrates = room && shc_config_get()->move,
-    };
-}
+static const struct shc_leaving leaving; /* below */
 
 /* A seat's `attend`. */
 static bool attend(struct shc_seat *seat)
 {
     struct shc_comm *comm =
         (struct shc_comm *)(void *)((char *)seat - offsetof(struct shc_comm, seat));
-    return shc_p2p_attend(&comm->p2p);
-}
-
-static void set_patience(struct shc_seat *seat)
-{
-    const int cpus = usable_cpus(seat);
-    const bool room = seat->world_size <= cpus;
-    seat->cpu_sharing.room = room;
-    seat->cpu_sharing.migrate = shc_place_migrate;
-    /* In a collective of more ranks than CPUs, some rank that is waited for has no CPU. The other side of a
-     * message may well have one. */
-    seat->patience = patience_for(room, 0);
-    seat->patience_p2p = patience_for(room, SPIN_CROWDED_NS);
-    /* Next to an engine thread, the application's own thread wants to run. */
-    seat->patience_engine = patience_for(2 * seat->world_size <= cpus, SPIN_CROWDED_NS);
+    return shc_p2p_is_unattended(&comm->p2p) && shc_p2p_attend(&comm->p2p);
 }
 
 static enum shc_status check_members(const struct shc_comm_config *config)
@@ -110,6 +61,9 @@ static enum shc_status check_config(const struct shc_comm_config *config)
     if (config->world_size > 1 &&
         (!store->set || !store->get || !store->check || !store->add || !store->put_first))
         return shc_fail(SHC_ERR_INVALID, "the store lacks a callback");
+    for (size_t i = 0; i < sizeof config->reserved / sizeof *config->reserved; i++)
+        if (config->reserved[i] != 0)
+            return shc_fail(SHC_ERR_INVALID, "the config's reserved[%zu] is not 0", i);
     return check_members(config);
 }
 
@@ -149,6 +103,8 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     seat->segment.fd = -1;
     seat->elsewhere = shc_process_elsewhere;
     seat->attend = attend;
+    comm->heaps.hooks = &shc_memory_hooks;
+    seat->heaps = &comm->heaps;
     seat->interrupted = config->interrupted;
     seat->interrupted_ctx = config->interrupted_ctx;
     seat->late_ns = (uint64_t)shc_config_get()->late_ms * SHC_NS_PER_MS;
@@ -156,7 +112,6 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
                             config->tuning ? config->tuning : shc_config_get()->tuning,
                             shc_process_tuning(), &comm->tuning));
     comm->arena.segment.fd = -1;
-    comm->arena.node = shc_topo_current_node();
     /* relaxed: no other thread knows the group yet. */
     shc_a64_store_relaxed(&comm->timeout_ns,
                           config->timeout_ns ? config->timeout_ns : DEFAULT_TIMEOUT_NS);
@@ -192,7 +147,11 @@ static void init_arena(struct shc_comm *comm)
 {
     const struct shc_seat *seat = &comm->seat;
     const size_t limit = (size_t)SHC_READ_ONCE(shc_seat_header(seat)->arena_limit);
-    shc_arena_init(&comm->arena, seat->world_size, limit, &comm->tuning.arena, comm->arena.node);
+    shc_arena_init(&comm->arena, seat->world_size, limit, &comm->tuning.arena);
+    for (int rank = 0; rank < seat->world_size; rank++) {
+        const struct shc_os_cpus cpus = shc_seat_identity(seat, rank).cpus;
+        comm->arena.node_of[rank] = (int8_t)shc_numa_node_of(shc_numa_get(), &cpus);
+    }
     if (shc_arena_refused(&comm->arena) && limit > 0 && seat->rank == 0)
         shc_log(
             SHC_LOG_WARN,
@@ -232,9 +191,9 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
         goto err_fini;
     shc_thread_budget_muster(&comm->budget, &comm->seat);
     shc_select_settle(&comm->tuning, config->world_size, comm->budget.agreed,
-                      !knobs->roomy && config->world_size > usable_cpus(&comm->seat));
+                      !knobs->roomy && config->world_size > shc_usable_cpus(&comm->seat));
     init_arena(comm);
-    set_patience(&comm->seat);
+    shc_patience_set(&comm->seat);
     comm->p2p.pairs.tried = comm->p2p.pairs.pool_tried = knobs->lines_only;
     if (knobs->bias_pay)
         comm->engine.runner.bias.pay = comm->p2p.lock.bias.pay = knobs->bias_pay;
@@ -242,7 +201,7 @@ enum shc_status shc_comm_create_with(const struct shc_comm_config *config,
     comm->mapped = true;
     shc_board_made(&comm->seat.board, &comm->seat);
     shc_board_use(&comm->seat.board, shc_thread_number());
-    shc_process_list(comm);
+    shc_process_list(comm, &leaving);
     comm->traces = shc_log_goes(SHC_LOG_TRACE);
     if (comm->seat.rank == 0 && shc_log_goes(SHC_LOG_INFO))
         shc_comm_log_facts(comm);
@@ -327,7 +286,7 @@ enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
     shc_usdt_op_begin(&comm->seat, task->wait.epoch, &task->call);
     enum shc_status st = shc_coll_run(task);
     shc_usdt_op_end(&comm->seat, task->wait.epoch, st);
-    shc_board_leave(&comm->seat.board, task->wait.epoch, &task->call, st);
+    shc_board_leave(&comm->seat.board, task->wait.epoch, &task->call, st, task->wait.waited);
     if (SHC_UNLIKELY(begun_ns != 0))
         trace(task, shc_clock_ns() - begun_ns, st == SHC_OK ? "ok" : shc_error_text());
     if (!task->wait.published)
@@ -346,20 +305,22 @@ enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
 
 /* ---- leaving ---- */
 
-void shc_comm_explain_end(struct shc_comm *comm, const char *why)
-{
-    pthread_mutex_lock(&comm->mapped_lock);
-    if (comm->mapped)
-        shc_member_tell_why(&comm->seat, why);
-    pthread_mutex_unlock(&comm->mapped_lock);
-}
-
-void shc_comm_say_left(struct shc_comm *comm)
+static void say_left(struct shc_comm *comm)
 {
     pthread_mutex_lock(&comm->mapped_lock);
     if (comm->mapped)
         shc_member_leave(&comm->seat);
     pthread_mutex_unlock(&comm->mapped_lock);
+}
+
+/* A rank that is dead is the likely reason. */
+static void abort_group(struct shc_seat *seat, const char *text)
+{
+    struct shc_member_end end;
+    const int dead = shc_member_find_dead(seat, -1);
+    if (dead >= 0)
+        end = shc_member_get_end(seat, dead);
+    (void)!shc_group_fail(seat, SHC_ERR_ABORTED, text, dead >= 0 ? &end : NULL);
 }
 
 void shc_comm_abort(struct shc_comm *comm, const char *reason)
@@ -370,8 +331,10 @@ void shc_comm_abort(struct shc_comm *comm, const char *reason)
     snprintf(text, sizeof text, "%s aborted the group: %s",
              shc_seat_rank_name(&comm->seat, comm->seat.rank).text, reason);
     pthread_mutex_lock(&comm->mapped_lock);
-    if (comm->mapped && shc_group_fail(&comm->seat, SHC_ERR_ABORTED, text) == SHC_ERR_ABORTED)
+    if (comm->mapped) {
+        abort_group(&comm->seat, text);
         shc_bell_ring(&comm->engine.bell, false);
+    }
     pthread_mutex_unlock(&comm->mapped_lock);
 }
 
@@ -388,14 +351,16 @@ static bool take_runner(struct shc_engine *engine, struct shc_inside *inside, ui
     return true;
 }
 
-void shc_comm_finish_unattended(struct shc_comm *comm, uint64_t until_ns)
+static void finish_unattended(struct shc_comm *comm, uint64_t until_ns)
 {
-    (void)shc_p2p_attend(&comm->p2p);
+    if (shc_p2p_is_unattended(&comm->p2p))
+        (void)shc_p2p_attend(&comm->p2p);
     if (!shc_engine_is_unattended(comm))
         return;
     /* relaxed: a thread that sees it late looks again a slice later. */
     shc_a64_store_relaxed(&comm->seat.leaves_ns, until_ns);
     shc_group_wake(&comm->seat);
+    shc_bell_ring(&comm->engine.bell, false);
     (void)!shc_engine_run_unattended(comm, NULL, false);
 }
 
@@ -417,6 +382,8 @@ void shc_comm_begin_to_leave(struct shc_comm *comm, uint64_t patience_ns)
         shc_engine_leave(&inside);
 }
 
+static const struct shc_leaving leaving = {finish_unattended, shc_comm_begin_to_leave, say_left};
+
 static void unmap(struct shc_comm *comm)
 {
     struct shc_member_shm *member = shc_seat_member(&comm->seat, comm->seat.rank);
@@ -424,6 +391,7 @@ static void unmap(struct shc_comm *comm)
     comm->mapped = false;
     shc_liveness_unlink(comm->liveness, &member->life);
     shc_arena_fini(&comm->arena);
+    shc_peer_heaps_fini(&comm->seat);
     shc_segment_detach(&comm->seat.segment);
     pthread_mutex_unlock(&comm->mapped_lock);
 }
@@ -434,7 +402,7 @@ static void close_comm(struct shc_comm *comm, bool quietly)
     if (!shc_process_is(&comm->mark))
         return;
     if (shc_comm_usable(comm) == SHC_OK)
-        shc_comm_finish_unattended(comm, shc_clock_ns() + CLOSE_NS);
+        finish_unattended(comm, shc_clock_ns() + CLOSE_NS);
     /* acq_rel seat/closed: the first closer goes on, and every wait of this process ends. */
     if (shc_a32_exchange_acq_rel(&comm->seat.closed, 1) != 0)
         return;
@@ -452,7 +420,7 @@ static void close_comm(struct shc_comm *comm, bool quietly)
     /* Only now, because after LEFT nothing may be published. Otherwise a rank that saw LEFT and no call,
      * and one that saw the call, would decide differently. */
     if (!quietly)
-        shc_comm_say_left(comm);
+        say_left(comm);
     if (!alone)
         return;              /* a thread is inside for ever: leave it the memory */
     shc_inside_end(&inside); /* the runner is kept for good */
@@ -484,54 +452,6 @@ void shc_comm_free(struct shc_comm *comm)
 }
 
 /* ---- questions ---- */
-
-/* Another rank of the group, by its number in the whole job; or -1. pre: mapped_lock is held. */
-static int find_member(const struct shc_comm *comm, int32_t global_rank)
-{
-    for (int rank = 0; comm->mapped && comm->global_ranks && rank < comm->seat.world_size; rank++)
-        if (rank != comm->seat.rank && comm->global_ranks[rank] == global_rank)
-            return rank;
-    return -1;
-}
-
-bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pid)
-{
-    bool dead = false;
-    pthread_mutex_lock(&comm->mapped_lock);
-    int rank = find_member(comm, global_rank);
-    if (rank >= 0) {
-        enum shc_member_state state = shc_member_look(&comm->seat, rank);
-        dead = state == SHC_MEMBER_DEAD ||
-               (state != SHC_MEMBER_EMPTY && shc_member_process_gone(&comm->seat, rank));
-        *pid = shc_seat_pid(&comm->seat, rank);
-    }
-    pthread_mutex_unlock(&comm->mapped_lock);
-    return dead;
-}
-
-bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, size_t capacity)
-{
-    bool known = false;
-    char reason[SHC_REASON_BYTES + 32];
-    pthread_mutex_lock(&comm->mapped_lock);
-    const struct shc_seat *seat = &comm->seat;
-    int rank = find_member(comm, global_rank);
-    if (rank >= 0 && shc_group_failed(seat)) {
-        shc_group_reason_text(seat, reason, sizeof reason);
-        snprintf(text, capacity, "the group \"%s\" has failed: %s", shc_seat_group(seat), reason);
-        known = true;
-    } else if (rank >= 0 && shc_member_look(seat, rank) != SHC_MEMBER_DEAD) {
-        /* (Of two that died, it is not known which was first.) */
-        shc_member_look_at_processes(seat, 0, seat->world_size);
-        int dead = shc_member_find_dead(seat, rank);
-        known = dead >= 0;
-        if (known)
-            snprintf(text, capacity, "%s has died, as the group \"%s\" knows",
-                     shc_seat_process_name(seat, dead).text, shc_seat_group(seat));
-    }
-    pthread_mutex_unlock(&comm->mapped_lock);
-    return known;
-}
 
 int shc_comm_rank(const struct shc_comm *comm)
 {
@@ -578,7 +498,8 @@ enum shc_status shc_comm_error(struct shc_comm *comm)
     if (comm->mapped && shc_group_failed(&comm->seat))
         st = shc_group_reason(&comm->seat, "the group");
     else if (dead >= 0) {
-        shc_wait_death_text(&comm->seat, dead, why, sizeof why);
+        const struct shc_member_end end = shc_member_get_end(&comm->seat, dead);
+        shc_member_death_text(&comm->seat, &end, why, sizeof why);
         st = shc_fail(SHC_ERR_PEER_DEAD, "%s", why);
     }
     pthread_mutex_unlock(&comm->mapped_lock);

@@ -16,6 +16,7 @@
 #include "shm/comm/process.h"
 #include "shm/comm/thread_budget.h"
 #include "shm/p2p/p2p.h"
+#include "shm/proto/peer_heaps.h"
 
 /* For tests; all zero in a program. */
 struct shc_knobs {
@@ -33,6 +34,7 @@ struct shc_knobs {
 struct shc_comm {
     struct shc_seat seat;
     struct shc_arena arena;                                  /* (runner) */
+    struct shc_peer_heaps heaps;                             /* (runner) */
     uint64_t epoch;                                          /* (runner) the newest operation */
     char *scratch;                                           /* (runner) */
     struct shc_kept kept;                                    /* (runner) */
@@ -61,26 +63,9 @@ SHC_NODISCARD enum shc_status shc_comm_create_with(const struct shc_comm_config 
                                                    const struct shc_knobs *knobs,
                                                    struct shc_comm **comm);
 
-/* Before this rank leaves. If no thread runs what is queued or moves what is pending, the calling one does,
- * until that time. */
-void shc_comm_finish_unattended(struct shc_comm *comm, uint64_t until_ns);
-
 /* Marks this rank LEAVING, after an operation that is just beginning if the runner is free within that
  * time. pre: the process is leaving, so that no further operation begins. */
 void shc_comm_begin_to_leave(struct shc_comm *comm, uint64_t patience_ns);
-
-/* Tells the other ranks why this process is about to end. */
-void shc_comm_explain_end(struct shc_comm *comm, const char *why);
-
-/* Marks this rank LEFT: it publishes nothing any more. */
-void shc_comm_say_left(struct shc_comm *comm);
-
-/* Is the process that is this rank of the job, a member of the group, gone? Any thread. */
-bool shc_comm_knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pid);
-
-/* What may have ended that rank, after it has been found gone: the group's failure, of which it was told,
- * or another member's death. False: the group knows nothing. Any thread. */
-bool shc_comm_knows_why(struct shc_comm *comm, int32_t global_rank, char *text, size_t capacity);
 
 /* Why this process may not use the group now. */
 SHC_NODISCARD SHC_COLD enum shc_status shc_comm_fail_unusable(const struct shc_comm *comm);

@@ -39,17 +39,21 @@ const char *shc_version(void)
 #define BUILT_PROBES "no"
 #endif
 
-static char build_info[640];
+static char build_info[800];
 static pthread_once_t build_info_once = PTHREAD_ONCE_INIT;
 
+/* liburing is only asked whether it would work: threads sleep by futex_waitv, and none waits for descriptors too. */
 static void fill_build_info(void)
 {
+    const bool numa = shc_os_has_numa();
     int used = snprintf(
         build_info, sizeof build_info,
         "version=%s\nlayout=%u\nmax_world=%d\ncompiler=%s\nbuilt_with_numa=%s\n"
-        "built_with_uring=%s\nbuilt_with_probes=%s\nnuma=%s\nuring=%s\nisa=%s\nisa_usable=",
+        "built_with_uring=%s\nbuilt_with_probes=%s\nnuma=%s\nnuma_use=%s\nuring=%s\n"
+        "uring_use=none\nfutex_waitv=%s\nisa=%s\nisa_usable=",
         VERSION, SHC_LAYOUT_VERSION, SHC_MAX_WORLD, __VERSION__, BUILT_NUMA, BUILT_URING,
-        BUILT_PROBES, shc_os_has_numa() ? "yes" : "no", shc_os_has_uring() ? "yes" : "no",
+        BUILT_PROBES, numa ? "yes" : "no", numa ? "nodes of CPUs, distances, memory" : "none",
+        shc_os_has_uring() ? "yes" : "no", shc_os_futex_waits_for_any() ? "yes" : "no",
         shc_isa_name(shc_isa_chosen()));
     for (int isa = 0; isa < SHC_ISA_COUNT; isa++)
         if (shc_isa_usable((enum shc_isa)isa))
@@ -149,7 +153,7 @@ void shc_comm_log_facts(const struct shc_comm *comm)
             shc_segment_form_name(seat->segment.name.form), seat->segment.bytes);
     shc_log(SHC_LOG_INFO, "group \"%s\": kernels %s, %d reduction threads (%s), NUMA node %d",
             group, shc_isa_name(shc_isa_chosen()), shc_pool_size(comm->budget.pool),
-            comm->budget.from, comm->arena.node);
+            comm->budget.from, comm->arena.node_of[seat->rank]);
     log_paths(comm);
 }
 
@@ -158,9 +162,11 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
     SHC_TRY(shc_comm_usable(comm));
     const struct shc_arena_geometry *g = &comm->arena.geometry;
     /* relaxed: a number for people. */
-    const uint32_t parted = shc_a32_load_relaxed(&comm->seat.cpu_sharing.migrations);
+    const uint32_t migrations = shc_a32_load_relaxed(&comm->seat.cpu_sharing.migrations);
     /* relaxed: a number for people. */
-    const uint64_t pulled = shc_a64_load_relaxed(&comm->seat.pulled);
+    const uint64_t single_copies = shc_a64_load_relaxed(&comm->seat.single_copies);
+    /* relaxed: a number for people. */
+    const uint64_t pushed = shc_a64_load_relaxed(&comm->heaps.pushed);
     /* relaxed: a number for people. */
     const uint64_t timeout_ns = shc_a64_load_relaxed(&comm->timeout_ns);
     /* relaxed: a number for people. */
@@ -174,10 +180,10 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
         text, capacity,
         "name=%s\ndesc=%s\nrank=%d\nglobal_rank=%d\nmembers=%s\nworld_size=%d\ntimeout_s=%."
         "3f\nsegment=%s\nsegment_bytes=%zu\n"
-        "arena=%s\narena_bytes=%zu\ncell_bytes=%zu\ndepth=%u\nshout_bytes=%zu\n"
-        "spins=%u\nspins_engine=%u\nparted=%u\nthreads=%d\nthreads_jobs=%llu\n"
+        "arena=%s\narena_bytes=%zu\ncell_bytes=%zu\ndepth=%u\nbcast_slot_bytes=%zu\n"
+        "spins=%u\nspins_engine=%u\nmigrations=%u\nthreads=%d\nthreads_jobs=%llu\n"
         "threads_of_all=%d\nthreads_from=%s\nlife_words=%s\nisa=%s\n"
-        "cma=%s\npulled=%llu\nbiased=%s\nbiased_messages=%s\n",
+        "cma=%s\nsingle_copies=%llu\npushed=%llu\nbiased=%s\nbiased_messages=%s\n",
         comm->name, shc_seat_group(seat), seat->rank, shc_seat_global_rank(seat, seat->rank),
         members, seat->world_size, (double)timeout_ns / SHC_NS_PER_S,
         shc_segment_form_name(comm->seat.segment.name.form), comm->seat.segment.bytes,
@@ -185,11 +191,12 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
         : comm->arena.tried ? "none"
                             : "not yet",
         comm->arena.made ? comm->arena.segment.bytes : (size_t)0, g->cell_bytes, g->depth,
-        g->bcast_slot_bytes, comm->seat.patience.spins, comm->seat.patience_engine.spins, parted,
-        shc_pool_size(comm->budget.pool), (unsigned long long)shc_pool_jobs(comm->budget.pool),
-        comm->budget.agreed, comm->budget.from, shc_liveness_marks(comm->liveness) ? "yes" : "no",
-        shc_isa_name(shc_isa_chosen()), comm->cma ? "on" : "off", (unsigned long long)pulled,
-        biased ? "yes" : "no", lock_biased ? "yes" : "no");
+        g->bcast_slot_bytes, comm->seat.patience.spins, comm->seat.patience_engine.spins,
+        migrations, shc_pool_size(comm->budget.pool),
+        (unsigned long long)shc_pool_jobs(comm->budget.pool), comm->budget.agreed,
+        comm->budget.from, shc_liveness_marks(comm->liveness) ? "yes" : "no",
+        shc_isa_name(shc_isa_chosen()), comm->cma ? "on" : "off", (unsigned long long)single_copies,
+        (unsigned long long)pushed, biased ? "yes" : "no", lock_biased ? "yes" : "no");
     size_t at = shc_min_size((size_t)used, capacity);
     size_t needed = (size_t)used + print_paths(comm, text + at, capacity - at);
     at = shc_min_size(needed, capacity);
@@ -203,6 +210,13 @@ void shc_comm_show_device(struct shc_comm *comm, const struct shc_device_work *w
 {
     if (shc_process_is(&comm->mark))
         shc_board_device(&comm->seat.board, work);
+}
+
+void shc_comm_keep_device(struct shc_comm *comm, const struct shc_op *op, uint64_t number,
+                          uint64_t count, uint64_t begun_ns)
+{
+    if (shc_process_is(&comm->mark))
+        shc_board_keep_device(&comm->seat.board, op, number, count, begun_ns);
 }
 
 /* ---- lines of libraries over this one ---- */

@@ -172,7 +172,7 @@ bool shc_rendezvous_is_seated(const struct shc_rendezvous *m, int rank)
 
 bool shc_rendezvous_is_told(const struct shc_rendezvous *m)
 {
-    /* acquire told/word <- release in tell(): the store holds the decision. */
+    /* acquire decision/word <- release in tell(): the store holds the decision. */
     return m->seated && m->seat->rank != 0 &&
            shc_a32_load_acquire(&shc_seat_decision(m->seat)->word) == SHC_DECISION_OK;
 }
@@ -181,7 +181,7 @@ bool shc_rendezvous_is_told(const struct shc_rendezvous *m)
 
 /* Has the rank given its verdict on the attempt? A rank without a seat cannot see that, and waits for rank
  * 0 in any case. */
-static bool has_judged(struct shc_rendezvous *m, int rank)
+static bool has_answered(struct shc_rendezvous *m, int rank)
 {
     return rank == 0 || !m->seated || shc_rendezvous_is_seated(m, rank) ||
            shc_rendezvous_has_verdict(m, m->attempt, rank);
@@ -233,7 +233,7 @@ static void absent_text(struct shc_rendezvous *m, char *text, size_t capacity)
     for (int rank = 0; rank < m->seat->world_size; rank++)
         come = come && (rank == m->seat->rank || has_come(m, rank, elsewhere, sizeof elsewhere));
     for (int rank = 0; rank < m->seat->world_size && used < capacity && !m->silent; rank++) {
-        bool done = come ? has_judged(m, rank) : has_come(m, rank, elsewhere, sizeof elsewhere);
+        bool done = come ? has_answered(m, rank) : has_come(m, rank, elsewhere, sizeof elsewhere);
         if (rank != m->seat->rank && !done)
             used += append_rank(m, rank, text + used, capacity - used);
     }

@@ -5,6 +5,7 @@
 #include "shm/base/num.h"
 #include "shm/comm/blocks.h"
 #include "shm/comm/process.h"
+#include "shm/comm/views.h"
 #include "shm/os/lock.h"
 #include "shm/proto/heap.h"
 #include "shm/shmcoll_memory.h"
@@ -26,6 +27,7 @@ static struct {
 
 void shc_memory_forget_parent(void)
 {
+    shc_views_forget_parent();
     if (memory.heap.base)
         shc_os_file_close(memory.heap.fd);
     memory.lock = (struct shc_lock){0};
@@ -142,6 +144,13 @@ enum shc_status shc_memory_alloc(size_t bytes, void **block)
     return SHC_OK;
 }
 
+/* A divorced block has gone: its memory comes back, its addresses do not. The lock is held. */
+static void drop_lost(struct shc_part part)
+{
+    shc_heap_punch(&memory.heap, part.offset, part.bytes);
+    shc_os_drop_private(memory.heap.base + part.offset, part.bytes);
+}
+
 /* How many bytes of freed blocks are kept. */
 static size_t most_kept(void)
 {
@@ -150,14 +159,19 @@ static size_t most_kept(void)
 
 void shc_memory_free(void *block)
 {
-    struct shc_part part;
+    struct shc_part part = {0, 0};
     size_t offset;
     bool known = false;
     if (!block)
         return;
     if (heap_offset(block, &offset)) {
         shc_lock_take(&memory.lock);
+        const struct shc_block *entry = shc_blocks_find(&memory.blocks, offset);
+        const bool lost = entry && entry->state == SHC_BLOCK_DIVORCED;
+        part = entry ? (struct shc_part){entry->offset, entry->bytes} : part;
         known = shc_blocks_give(&memory.blocks, offset);
+        if (known && lost)
+            drop_lost(part);
         while (known && shc_blocks_trim(&memory.blocks, most_kept(), &part))
             shc_heap_punch(&memory.heap, part.offset, part.bytes);
         shc_lock_drop(&memory.lock);
@@ -166,17 +180,58 @@ void shc_memory_free(void *block)
     }
 }
 
-bool shc_memory_is_shared(const void *address, size_t bytes)
+bool shc_memory_place(const void *address, size_t bytes, uint64_t *place)
 {
     size_t offset;
     if (!heap_offset(address, &offset))
         return false;
     shc_lock_take(&memory.lock);
     const struct shc_block *block = shc_blocks_find(&memory.blocks, offset);
-    const bool shared = block && bytes <= block->offset + block->bytes - offset;
+    const bool shared =
+        block && block->state == SHC_BLOCK_USED && bytes <= block->offset + block->bytes - offset;
     shc_lock_drop(&memory.lock);
+    if (shared)
+        *place = offset;
     return shared;
 }
+
+bool shc_memory_is_shared(const void *address, size_t bytes)
+{
+    uint64_t unused;
+    return shc_memory_place(address, bytes, &unused);
+}
+
+bool shc_memory_heap_name(struct shc_heap_name *name)
+{
+    if (heap_base() == 0)
+        return false;
+    shc_lock_take(&memory.lock);
+    *name = memory.heap.name;
+    shc_lock_drop(&memory.lock);
+    return true;
+}
+
+int shc_memory_divorce(void *address, size_t bytes)
+{
+    uint64_t place;
+    if (!heap_offset(address, &place))
+        return EINVAL;
+    shc_lock_take(&memory.lock);
+    const size_t first = place - place % memory.page_bytes;
+    const size_t end = shc_align_up(place + bytes, memory.page_bytes);
+    char *pages = memory.heap.base + first;
+    shc_blocks_divorce(&memory.blocks, place);
+    shc_lock_drop(&memory.lock);
+    return shc_os_make_private(pages, end - first);
+}
+
+const struct shc_heap_hooks shc_memory_hooks = {
+    .name = shc_memory_heap_name,
+    .place = shc_memory_place,
+    .divorce = shc_memory_divorce,
+    .open = shc_view_open,
+    .close = shc_view_close,
+};
 
 void shc_memory_usage(struct shc_memory_counts *usage)
 {
@@ -188,5 +243,6 @@ void shc_memory_usage(struct shc_memory_counts *usage)
     usage->reserved_bytes = blocks->used_bytes + blocks->ready_bytes;
     usage->used_bytes = blocks->used_bytes;
     usage->block_count = blocks->used_count;
+    usage->attached_count = shc_view_count();
     shc_lock_drop(&memory.lock);
 }

@@ -358,6 +358,7 @@ SHC_INLINE enum shc_status prepare_kind(struct shc_task *task, const struct shc_
 /* What `task` says of rank and world is enough for the checks. */
 SHC_INLINE enum shc_status check(struct shc_task *task, const struct shc_op *op)
 {
+    SHC_TRY(shc_op_check_reserved(op));
     SHC_TRY(prepare_kind(task, op));
     return check_sides(task);
 }

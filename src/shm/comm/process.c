@@ -36,7 +36,8 @@ static struct {
     struct shc_pool *pool;
     bool counted; /* the CPUs, to decide how large the pool is */
     struct shc_comm *comms;
-    int callbacks; /* callbacks that are running */
+    const struct shc_leaving *leaving; /* of all of them */
+    int callbacks;                     /* callbacks that are running */
     bool exit_registered;
 } process = {.page_once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER, .generation = 1};
 
@@ -198,9 +199,10 @@ void shc_process_board_begin(struct shc_comm *comm)
     shc_board_begin(&comm->seat.board, &process.board, &facts);
 }
 
-void shc_process_list(struct shc_comm *comm)
+void shc_process_list(struct shc_comm *comm, const struct shc_leaving *leaving)
 {
     pthread_mutex_lock(&process.lock);
+    process.leaving = leaving;
     comm->next = process.comms;
     process.comms = comm;
     pthread_mutex_unlock(&process.lock);
@@ -218,19 +220,71 @@ void shc_process_unlist(struct shc_comm *comm)
     pthread_mutex_unlock(&process.lock);
 }
 
+/* Another rank of the group, by its number in the whole job; or -1. pre: mapped_lock is held. */
+static int find_member(const struct shc_comm *comm, int32_t global_rank)
+{
+    for (int rank = 0; comm->mapped && comm->global_ranks && rank < comm->seat.world_size; rank++)
+        if (rank != comm->seat.rank && comm->global_ranks[rank] == global_rank)
+            return rank;
+    return -1;
+}
+
+/* Is the process that is this rank of the job, a member of the group, gone? */
+static bool knows_dead(struct shc_comm *comm, int32_t global_rank, int32_t *pid)
+{
+    bool dead = false;
+    pthread_mutex_lock(&comm->mapped_lock);
+    int rank = find_member(comm, global_rank);
+    if (rank >= 0) {
+        enum shc_member_state state = shc_member_look(&comm->seat, rank);
+        dead = state == SHC_MEMBER_DEAD ||
+               (state != SHC_MEMBER_EMPTY && shc_member_process_gone(&comm->seat, rank));
+        *pid = shc_seat_pid(&comm->seat, rank);
+    }
+    pthread_mutex_unlock(&comm->mapped_lock);
+    return dead;
+}
+
+/* What may have ended that rank, after it has been found gone: the group's failure, of which it was told,
+ * or another member's death. False: the group knows nothing. */
+static bool knows_why(struct shc_comm *comm, int32_t global_rank, char *text, size_t capacity)
+{
+    bool known = false;
+    char reason[SHC_REASON_BYTES + 32];
+    pthread_mutex_lock(&comm->mapped_lock);
+    const struct shc_seat *seat = &comm->seat;
+    int rank = find_member(comm, global_rank);
+    if (rank >= 0 && shc_group_failed(seat)) {
+        shc_group_reason_text(seat, reason, sizeof reason);
+        /* Cut to what fits. */
+        known = snprintf(text, capacity, "the group \"%s\" has failed: %s", shc_seat_group(seat),
+                         reason) > 0;
+    } else if (rank >= 0 && shc_member_look(seat, rank) != SHC_MEMBER_DEAD) {
+        /* (Of two that died, it is not known which was first.) */
+        shc_member_look_at_processes(seat, 0, seat->world_size);
+        int dead = shc_member_find_dead(seat, rank);
+        known = dead >= 0;
+        if (known)
+            snprintf(text, capacity, "%s has died, as the group \"%s\" knows",
+                     shc_seat_process_name(seat, dead).text, shc_seat_group(seat));
+    }
+    pthread_mutex_unlock(&comm->mapped_lock);
+    return known;
+}
+
 bool shc_process_knows_dead(int32_t global_rank, struct shc_end *end)
 {
     bool dead = false, known = false;
     pthread_mutex_lock(&process.lock);
     for (struct shc_comm *comm = process.comms; comm && !dead; comm = comm->next) {
-        dead = shc_comm_knows_dead(comm, global_rank, &end->pid);
+        dead = knows_dead(comm, global_rank, &end->pid);
         if (dead)
             snprintf(end->group, sizeof end->group, "%s", shc_seat_group(&comm->seat));
     }
     /* After that look: the reason for a rank's end was there before the rank ended. */
     end->why[0] = '\0';
     for (struct shc_comm *comm = process.comms; comm && dead && !known; comm = comm->next)
-        known = shc_comm_knows_why(comm, global_rank, end->why, sizeof end->why);
+        known = knows_why(comm, global_rank, end->why, sizeof end->why);
     pthread_mutex_unlock(&process.lock);
     return dead;
 }
@@ -400,7 +454,7 @@ static void say_left(void)
 {
     pthread_mutex_lock(&process.lock);
     for (struct shc_comm *comm = process.comms; comm; comm = comm->next)
-        shc_comm_say_left(comm);
+        process.leaving->say_left(comm);
     pthread_mutex_unlock(&process.lock);
 }
 
@@ -420,6 +474,15 @@ static void leaver_thread(void *arg)
     say_left();
 }
 
+/* Tells the other ranks why this process is about to end. */
+static void explain_end(struct shc_comm *comm, const char *why)
+{
+    pthread_mutex_lock(&comm->mapped_lock);
+    if (comm->mapped)
+        shc_member_tell_why(&comm->seat, why);
+    pthread_mutex_unlock(&comm->mapped_lock);
+}
+
 void shc_process_explain_end(const char *why)
 {
     /* relaxed: as in shc_process_leave(). */
@@ -427,7 +490,7 @@ void shc_process_explain_end(const char *why)
         return;
     pthread_mutex_lock(&process.lock);
     for (struct shc_comm *comm = process.comms; comm; comm = comm->next)
-        shc_comm_explain_end(comm, why);
+        explain_end(comm, why);
     pthread_mutex_unlock(&process.lock);
 }
 
@@ -440,12 +503,14 @@ void shc_process_leave(void)
     const bool again = shc_process_leaving(); /* at the interpreter's end, then at the process's */
     const uint64_t until_ns = shc_clock_ns() + LEAVE_NS;
     for (struct shc_comm *comm = process.comms; comm && !again; comm = comm->next)
-        shc_comm_finish_unattended(comm, until_ns);
+        process.leaving->finish(comm, until_ns);
     /* release process/leaving -> acquire in shc_process_leaving(): no other data. */
     shc_a32_store_release(&shc_process_left, 1);
+    for (struct shc_comm *comm = process.comms; comm && !again; comm = comm->next)
+        shc_bell_ring(&comm->engine.bell, false); /* no callback is waited for any more */
     for (struct shc_comm *comm = process.comms; comm && !again; comm = comm->next) {
         uint64_t now_ns = shc_clock_ns();
-        shc_comm_begin_to_leave(comm, now_ns < until_ns ? until_ns - now_ns : 0);
+        process.leaving->begin(comm, now_ns < until_ns ? until_ns - now_ns : 0);
     }
     const bool member = process.comms && !again;
     pthread_mutex_unlock(&process.lock);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What a process has one of: its liveness, its reduction threads, the list of its groups, the machine's
+ * What a process has one of: its liveness thread, its reduction threads, the list of its groups, the machine's
  * default limits, and the word that tells a forked child from its parent. Any thread. Never destructed:
  * threads of ours may outlive every destructor.
  *
@@ -24,12 +24,12 @@ struct shc_process_mark {
     uint64_t generation;
 };
 
-/* post: this process has a liveness, and *mark and *self are its own. */
+/* post: this process has a liveness thread, and *mark and *self are its own. */
 SHC_NODISCARD enum shc_status shc_process_enter(struct shc_liveness **liveness,
                                                 struct shc_process_mark *mark,
                                                 struct shc_os_process *self);
 
-/* The same without a liveness, for what needs no group. */
+/* The same without a liveness thread, for what needs no group. */
 SHC_NODISCARD enum shc_status shc_process_be(struct shc_process_mark *mark);
 
 /* Is this still the process that made the mark? */
@@ -72,8 +72,18 @@ void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, si
 /* Gives the group its part of this process's board. pre: shc_process_enter(). */
 void shc_process_board_begin(struct shc_comm *comm);
 
-/* The list of groups. A group is listed from creation to its close. */
-void shc_process_list(struct shc_comm *comm);
+/* How the groups of a process that is about to end leave, one after the other. */
+struct shc_leaving {
+    /* If no thread runs what is queued or moves what is pending, the calling one does, until that time. */
+    void (*finish)(struct shc_comm *comm, uint64_t until_ns);
+    /* shc_comm_begin_to_leave() */
+    void (*begin)(struct shc_comm *comm, uint64_t patience_ns);
+    /* Marks this rank LEFT: it publishes nothing any more. */
+    void (*say_left)(struct shc_comm *comm);
+};
+
+/* The list of groups. A group is listed from creation to its close. `leaving` is the same for all of them. */
+void shc_process_list(struct shc_comm *comm, const struct shc_leaving *leaving);
 void shc_process_unlist(struct shc_comm *comm);
 
 /* What this process's groups know about a rank that is gone. */

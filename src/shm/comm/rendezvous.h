@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The ranks' meeting at the store, before they share any memory: keys, generations, the one decision, and
+ * The ranks' rendezvous at the store, before they share any memory: keys, generations, the one decision, and
  * looking around while a key is polled or an answer is awaited. Belongs to the thread that makes the group.
  * docs/internals/protocol/rendezvous.md.
  *

@@ -1,21 +1,36 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/exec/place.h"
 
-bool shc_place_choose(const struct shc_topo *topo, const struct shc_os_cpus *allowed, int here,
+#include <limits.h>
+
+/* From here to that CPU. Where a node is not known, all are as far. */
+static int distance_of(const struct shc_numa *numa, int here, int cpu)
+{
+    const int node = here >= 0 && here < SHC_OS_MAX_CPUS ? numa->node_of[here] : -1;
+    const int its = numa->node_of[cpu];
+    if (node < 0 || its < 0)
+        return UINT8_MAX;
+    if (node == its)
+        return 0;
+    const int distance = numa->distance[node][its];
+    return distance > 0 ? distance : UINT8_MAX;
+}
+
+bool shc_place_choose(const struct shc_numa *numa, const struct shc_os_cpus *allowed, int here,
                       const struct shc_os_cpus *taken, struct shc_os_cpus *free)
 {
-    const int node = shc_topo_node_of(topo, here);
-    struct shc_os_cpus near = {{0}};
-    *free = near;
+    int nearest = INT_MAX;
+    *free = (struct shc_os_cpus){{0}};
     for (int cpu = 0; cpu < SHC_OS_MAX_CPUS; cpu++) {
         if (cpu == here || !shc_os_cpus_have(allowed, cpu) || shc_os_cpus_have(taken, cpu))
             continue;
-        shc_os_cpus_add(free, cpu);
-        if (node >= 0 && shc_topo_node_of(topo, cpu) == node)
-            shc_os_cpus_add(&near, cpu);
+        const int distance = distance_of(numa, here, cpu);
+        if (distance < nearest)
+            *free = (struct shc_os_cpus){{0}};
+        if (distance <= nearest)
+            shc_os_cpus_add(free, cpu);
+        nearest = distance < nearest ? distance : nearest;
     }
-    if (shc_os_cpus_count(&near) > 0)
-        *free = near;
     return shc_os_cpus_count(free) > 0;
 }
 
@@ -35,11 +50,10 @@ static bool within(const struct shc_os_cpus *inner, const struct shc_os_cpus *ou
 
 bool shc_place_move(int here, const struct shc_os_cpus *taken)
 {
-    struct shc_topo topo;
     struct shc_os_cpus before, free, after;
-    shc_topo_read(&topo, "/sys"); /* first, as it takes some time */
     if (shc_os_cpus_allowed(&before) != 0 ||
-        !shc_place_choose(&topo, &before, here, taken, &free) || shc_os_thread_pin(&free) != 0)
+        !shc_place_choose(shc_numa_get(), &before, here, taken, &free) ||
+        shc_os_thread_pin(&free) != 0)
         return false;
     /* A CPU outside that set: another thread has pinned this one meanwhile, on purpose, so
      * that pinning stays. */

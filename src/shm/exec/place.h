@@ -6,12 +6,12 @@
  * no state.
  */
 
-#include "shm/exec/topo.h"
+#include "shm/os/numa.h"
 #include "shm/proto/seat.h"
 
-/* The CPUs to choose from: those that the thread may use, except its own and those that are taken;
- * of its own node, if there are any. False: there is none. */
-bool shc_place_choose(const struct shc_topo *topo, const struct shc_os_cpus *allowed, int here,
+/* The CPUs to choose from: those that the thread may use, except its own and those that are taken; of them those of
+ * the nearest node. False: there is none. */
+bool shc_place_choose(const struct shc_numa *numa, const struct shc_os_cpus *allowed, int here,
                       const struct shc_os_cpus *taken, struct shc_os_cpus *free);
 
 /* May the calling thread run on more than one CPU? */

@@ -33,53 +33,9 @@ bool shc_topo_parse_cpus(const char *text, struct shc_os_cpus *cpus)
     return true;
 }
 
-void shc_topo_read(struct shc_topo *topo, const char *root)
-{
-    char path[PATH_MAX], list[LIST_BYTES];
-    struct shc_os_cpus nodes;
-    *topo = (struct shc_topo){0};
-    snprintf(path, sizeof path, "%s/devices/system/node/online", root);
-    if (shc_os_read_text(path, list, sizeof list) != 0 || !shc_topo_parse_cpus(list, &nodes))
-        nodes = (struct shc_os_cpus){{0}};
-    for (int node = 0; node < SHC_OS_MAX_CPUS && topo->node_count < SHC_TOPO_MAX_NODES; node++) {
-        if (!shc_os_cpus_have(&nodes, node))
-            continue;
-        snprintf(path, sizeof path, "%s/devices/system/node/node%d/cpulist", root, node);
-        if (shc_os_read_text(path, list, sizeof list) != 0 ||
-            !shc_topo_parse_cpus(list, &topo->node_cpus[topo->node_count]))
-            continue;
-        topo->node_ids[topo->node_count++] = node;
-    }
-    if (topo->node_count == 0)
-        topo->node_count = 1;
-}
-
-int shc_topo_node_of(const struct shc_topo *topo, int cpu)
-{
-    for (int i = 0; i < topo->node_count; i++)
-        if (shc_os_cpus_have(&topo->node_cpus[i], cpu))
-            return topo->node_ids[i];
-    return -1;
-}
-
-int shc_topo_current_node(void)
-{
-    struct shc_topo topo;
-    struct shc_os_cpus allowed;
-    shc_topo_read(&topo, "/sys");
-    int node = shc_topo_node_of(&topo, shc_os_cpu_current());
-    if (topo.node_count < 2 || node < 0 || shc_os_cpus_allowed(&allowed) != 0)
-        return -1;
-    for (int cpu = 0; cpu < SHC_OS_MAX_CPUS; cpu++)
-        if (shc_os_cpus_have(&allowed, cpu) && shc_topo_node_of(&topo, cpu) != node)
-            return -1; /* the scheduler may move it anywhere */
-    return node;
-}
-
 bool shc_topo_near_cpus(struct shc_os_cpus *cpus)
 {
-    /* The allowed CPUs lie in one node, or there is no current node. */
-    return shc_topo_current_node() >= 0 && shc_os_cpus_allowed(cpus) == 0;
+    return shc_os_cpus_allowed(cpus) == 0 && shc_numa_node_of(shc_numa_get(), cpus) >= 0;
 }
 
 /* The first of the CPU's siblings. */

@@ -1,29 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The machine's NUMA nodes and the CPUs of each, read from sysfs. The root of sysfs is an argument,
- * so that a test can show another machine. Any thread; no state.
+ * Which CPUs a rank has: of one NUMA node, as libnuma says (os/numa.h), and of which cores, as sysfs says:
+ * libnuma knows no cores. The root of sysfs is an argument, so that a test can show another machine. Any
+ * thread; no state.
  */
 
 #include "shm/base/status.h"
-#include "shm/os/os.h"
-
-#define SHC_TOPO_MAX_NODES 64
-
-struct shc_topo {
-    int node_count; /* at least 1; a machine without sysfs is one node of unknown CPUs */
-    int node_ids[SHC_TOPO_MAX_NODES];
-    struct shc_os_cpus node_cpus[SHC_TOPO_MAX_NODES];
-};
-
-/* `root`: "/sys", or a test's own folder. */
-void shc_topo_read(struct shc_topo *topo, const char *root);
-
-/* The node a CPU belongs to, or -1. */
-int shc_topo_node_of(const struct shc_topo *topo, int cpu);
-
-/* The node of the calling thread; -1 if there is only one, or if its CPUs span several. */
-int shc_topo_current_node(void);
+#include "shm/os/numa.h"
 
 /* The CPUs of the calling thread's node that it may use; false if there is only one node, or if its
  * CPUs span several. */

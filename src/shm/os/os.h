@@ -45,6 +45,9 @@ SHC_NODISCARD int shc_os_memfd_seal_for_readers(int fd);
 /* After this no process can make a memfd shorter, nor seal it against growing. */
 SHC_NODISCARD int shc_os_memfd_seal_against_shrinking(int fd);
 
+/* Is that so, and has it ordinary pages? A huge page may be missing when it is touched, which is a SIGBUS. */
+bool shc_os_memfd_is_sealed_against_shrinking(int fd);
+
 /* pre: the file has never been mapped. post: its size is `bytes`; no page is reserved. */
 SHC_NODISCARD int shc_os_file_resize(int fd, size_t bytes);
 
@@ -84,6 +87,16 @@ void shc_os_unmap(void *base, size_t bytes, size_t guard_bytes);
  * that a core is piped to would be sent the whole range. */
 SHC_NODISCARD int shc_os_map_range(int fd, size_t bytes, void **base);
 
+/* A forked child will not have this mapping. */
+void shc_os_keep_from_children(void *memory, size_t bytes);
+
+/* Puts private copies in the place of these whole pages of a shared mapping, at the same address. No other
+ * process's later store arrives there. The file keeps its pages. */
+SHC_NODISCARD int shc_os_make_private(void *memory, size_t bytes);
+
+/* Gives the memory of these private pages back; they read as zero after that. */
+void shc_os_drop_private(void *memory, size_t bytes);
+
 /* The length of a page of this kernel. */
 size_t shc_os_page_bytes(void);
 
@@ -96,8 +109,9 @@ bool shc_os_can_populate(void);
 /* Private zero memory. A forked child finds it zeroed again. It is never unmapped. */
 SHC_NODISCARD int shc_os_wipe_on_fork_page(void **page);
 
-/* Memory of the calling thread's NUMA node is preferred there. Best effort: a refusal is no error. */
-void shc_os_prefer_node(void *memory, size_t bytes, int node);
+/* Where the memory of these pages comes from once it is reserved: from that NUMA node if it has some; of several
+ * nodes, from each in turn. Bits: nodes; 0: anywhere. Best effort: a refusal is no error. */
+void shc_os_place(void *memory, size_t bytes, uint64_t nodes);
 
 /* ---- processes (os_process.c) ---- */
 
@@ -127,14 +141,21 @@ enum shc_os_life shc_os_process_life(const struct shc_os_process *self,
                                      const struct shc_os_process *process);
 
 /* Has the kernel told that thread of the process to end, or is the thread ending? After a process
- * is killed, some of its threads may end later than others. False if that cannot be seen. */
+ * is killed, some of its threads may end later than others; and none of them ends before the core dump is written.
+ * False if that cannot be seen. */
 bool shc_os_thread_is_ending(const struct shc_os_process *self,
                              const struct shc_os_process *process, int32_t thread);
 
-/* "killed by signal 9", or "exit code 1", of a process that ends or that nobody has waited for yet; otherwise
- * "", as for the exit code 0. */
-void shc_os_process_end_text(const struct shc_os_process *self,
-                             const struct shc_os_process *process, char *text, size_t capacity);
+/* How a process has ended. Boards and dumps have these numbers. */
+enum shc_os_end_kind { SHC_OS_END_UNKNOWN = 0, SHC_OS_END_EXIT, SHC_OS_END_SIGNAL };
+struct shc_os_end {
+    enum shc_os_end_kind kind;
+    int code; /* the exit code, or the number of the signal */
+};
+
+/* Of a process that ends or that nobody has waited for yet. UNKNOWN: of any other one, and for the exit code 0. */
+struct shc_os_end shc_os_process_end(const struct shc_os_process *self,
+                                     const struct shc_os_process *process);
 
 /* The state letter of /proc (R, S, D, T, t, Z, X), or '?', and whether it is writing a core dump.
  * pre: the process is visible from here. */

@@ -132,6 +132,12 @@ int shc_os_memfd_seal_against_shrinking(int fd)
     return fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_SEAL) == 0 ? 0 : errno;
 }
 
+bool shc_os_memfd_is_sealed_against_shrinking(int fd)
+{
+    const int seals = fcntl(fd, F_GET_SEALS);
+    return seals >= 0 && (seals & F_SEAL_SHRINK) != 0 && check_is_memory(fd) == 0;
+}
+
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
 #endif
@@ -263,6 +269,29 @@ int shc_os_map_range(int fd, size_t bytes, void **base)
     return 0;
 }
 
+void shc_os_keep_from_children(void *memory, size_t bytes)
+{
+    (void)!madvise(memory, bytes, MADV_DONTFORK);
+}
+
+int shc_os_make_private(void *memory, size_t bytes)
+{
+    void *copy = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (copy == MAP_FAILED)
+        return errno;
+    memcpy(copy, memory, bytes);
+    if (mremap(copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, memory) != MAP_FAILED)
+        return 0;
+    const int error = errno;
+    munmap(copy, bytes);
+    return error;
+}
+
+void shc_os_drop_private(void *memory, size_t bytes)
+{
+    (void)!madvise(memory, bytes, MADV_DONTNEED);
+}
+
 size_t shc_os_page_bytes(void)
 {
     return (size_t)sysconf(_SC_PAGESIZE);
@@ -313,14 +342,14 @@ int shc_os_wipe_on_fork_page(void **page)
     return 0;
 }
 
-void shc_os_prefer_node(void *memory, size_t bytes, int node)
+void shc_os_place(void *memory, size_t bytes, uint64_t nodes)
 {
-    unsigned long nodes[SHC_OS_MAX_CPUS / (8 * sizeof(unsigned long))] = {0};
-    const size_t word_bits = 8 * sizeof nodes[0];
-    const struct shc_numa *numa = shc_numa();
-    if (node < 0 || (size_t)node >= 8 * sizeof nodes || numa == NULL)
+    const struct shc_numa *numa = shc_numa_get();
+    const int mode = (nodes & (nodes - 1)) == 0 ? MPOL_PREFERRED : MPOL_INTERLEAVE;
+    const unsigned long mask = nodes;
+    if (nodes == 0 || numa->mbind == NULL)
         return;
-    nodes[(size_t)node / word_bits] |= 1UL << ((size_t)node % word_bits);
     memory = begin_of_page(memory, &bytes);
-    numa->mbind(memory, bytes, MPOL_PREFERRED, nodes, 8 * sizeof nodes, 0);
+    /* The kernel looks at one bit less than it is told. */
+    numa->mbind(memory, bytes, mode, &mask, SHC_NUMA_MAX_NODES + 1, 0);
 }

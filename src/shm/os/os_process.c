@@ -14,7 +14,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define EXITING 0x4u /* the kernel's PF_EXITING */
+/* The kernel's PF_EXITING; PF_POSTCOREDUMP, of threads that wait until the dump is written (before Linux 5.16 these are
+ * EXITING); PF_DUMPCORE, of the thread that writes it. */
+#define EXITING 0x4u
+#define ENDING  (EXITING | 0x8u | 0x200u)
 
 struct stat_line {
     char state; /* of the thread; for a process, of its first thread */
@@ -170,7 +173,7 @@ bool shc_os_thread_is_ending(const struct shc_os_process *self,
     struct stat_line line;
     snprintf(path, sizeof path, "/proc/%d/task/%d/stat", (int)process->pid, (int)thread);
     return is_visible(self, process) && read_stat(path, &line) == 0 &&
-           ((line.flags & EXITING) != 0 || (line.pending >> (SIGKILL - 1) & 1) != 0);
+           ((line.flags & ENDING) != 0 || (line.pending >> (SIGKILL - 1) & 1) != 0);
 }
 
 char shc_os_process_state(const struct shc_os_process *self, const struct shc_os_process *process,
@@ -189,20 +192,19 @@ char shc_os_process_state(const struct shc_os_process *self, const struct shc_os
     return line.state;
 }
 
-void shc_os_process_end_text(const struct shc_os_process *self,
-                             const struct shc_os_process *process, char *text, size_t capacity)
+struct shc_os_end shc_os_process_end(const struct shc_os_process *self,
+                                     const struct shc_os_process *process)
 {
+    const struct shc_os_end unknown = {.kind = SHC_OS_END_UNKNOWN};
     struct stat_line line;
-    text[0] = '\0';
     if (!is_visible(self, process) || stat_of(self, process, &line) != 0 || line.exit_status == 0)
-        return;
+        return unknown;
     /* A process that is merely stopped has the signal there. */
     if (line.state != 'Z' && line.state != 'X' && (line.flags & EXITING) == 0)
-        return;
+        return unknown;
     if (WIFSIGNALED(line.exit_status))
-        snprintf(text, capacity, "killed by signal %d", WTERMSIG(line.exit_status));
-    else
-        snprintf(text, capacity, "exit code %d", WEXITSTATUS(line.exit_status));
+        return (struct shc_os_end){SHC_OS_END_SIGNAL, WTERMSIG(line.exit_status)};
+    return (struct shc_os_end){SHC_OS_END_EXIT, WEXITSTATUS(line.exit_status)};
 }
 
 const char *shc_os_state_word(char state)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Sends and receives that are carried out at once, without a request or a pass (P2P-53 to P2P-56):
+ * Sends and receives that are carried out at once, without a request or a pass (P2P-53 to P2P-55):
  * nothing of the pair is before them, and all of the message is there or has room.
  */
 #include "shm/base/clock.h"
@@ -49,19 +49,20 @@ SHC_NODISCARD static inline enum shc_status lock_message(struct shc_p2p *p2p,
 
 /* ---- receives ---- */
 
-/* P2P-55: looks for a line. Meanwhile no thread looks at deadlines, members or the close, so the
- * looks must end soon, however long ranks are set to spin: after tens of microseconds at most. The
- * first looks are under the lock: then no instruction between a line's coming and the reading of
- * its bytes waits for the line, so a processor that predicts its coming asks for both at once. */
+/* P2P-55: how often a receive looks for its line. Meanwhile no thread looks at deadlines,
+ * members or the close. So the looks end after tens of microseconds at most, however long ranks
+ * are set to spin. The first looks are under the lock. There the bytes are read by the
+ * instructions right after the look. A processor that predicts that the line has come asks for
+ * the line and for the bytes at the same time. */
 #define AT_ONCE_SPINS 1000
 #define LOCKED_SPINS  100
 
-/* A thread that wants the lock during these looks gets it, and so many receives after that look
- * only without the lock. */
+/* If another thread wants the lock during these looks, it gets the lock, and the next receives,
+ * as many as this, look only without it. */
 #define CROWDED_RECEIVES 1000
 
-/* One of so many looks is timed. A line that takes longer than DISTANT_NS is not in a cache that
- * both CPUs share. */
+/* One of this many looks is timed. If it takes longer than DISTANT_NS, the two CPUs share no
+ * cache. */
 #define TIMED_ANSWERS 256
 #define DISTANT_NS    150
 
@@ -165,11 +166,11 @@ static SHC_NOINLINE struct shc_pair_found look_timed(const struct shc_pair_watch
     return found;
 }
 
-/* P2P-55: looks for the peer's next line under the lock for some microseconds, as long as no other
- * thread wants the lock. A look between the peer's reading of a line and its answer there takes the
- * line away from the peer: so no look may run ahead of its turn. Where a line takes long to come
- * only the first look is held back: later ones that run ahead also ask for the bytes, which is
- * worth more. */
+/* P2P-55: looks for the peer's next line under the lock for some microseconds, as long as no
+ * other thread wants the lock. Each look fetches the line. If the processor executes a look
+ * early, before the peer has stored its answer, the peer has to fetch the line back. So looks
+ * are kept in program order. Between CPUs that share no cache only the first look is: an early
+ * look then also asks for the bytes, which gains more than it costs. */
 static inline struct shc_pair_found await_locked(struct shc_p2p *p2p, int peer,
                                                  const struct shc_pair_watch *watch)
 {
@@ -206,9 +207,9 @@ static SHC_NOINLINE void await_unlocked(struct shc_p2p *p2p, const struct shc_pa
     shc_p2p_add(&p2p->waiters, -1);
 }
 
-/* P2P-55: is the peer's next line an answer, and does no other thread want the lock? A rank that
- * receives one message after the other should not look at the next line while it is being
- * filled. */
+/* P2P-55: may this receive look under the lock? Only if the peer's next line is an answer to a
+ * message of this rank, and if no other thread has wanted the lock of late. A rank that only
+ * receives would look at the next line while the peer fills it. */
 static inline bool may_await_locked(struct shc_p2p *p2p, int peer)
 {
     if (p2p->crowded > 0) {

@@ -20,75 +20,64 @@
 
 /* ---- looking ---- */
 
-static void forgive(struct shc_p2p *p2p, uint64_t now_ns, uint64_t lost_ns)
+static void add_lost(struct shc_p2p *p2p, uint64_t now_ns, uint64_t lost_ns)
 {
     for (int i = 0; lost_ns != 0 && i < shc_p2p_queue_count(p2p); i++)
         for (struct shc_message *m = shc_p2p_queue(p2p, i)->first; m; m = m->next)
             shc_lateness_add_lost(&m->lateness, now_ns, lost_ns);
 }
 
-void shc_p2p_look(struct shc_p2p *p2p, struct shc_snapshot *sight)
+void shc_p2p_look(struct shc_p2p *p2p, struct shc_snapshot *snapshot)
 {
     const struct shc_seat *seat = p2p->env.seat;
-    sight->due = false;
+    snapshot->due = false;
     if (shc_p2p_pending(p2p) == 0)
         return;
-    sight->now_ns = shc_clock_ns();
-    sight->due = sight->now_ns - p2p->watch.looked_ns >= SHC_LOOK_NS;
-    if (!sight->due)
+    snapshot->now_ns = shc_clock_ns();
+    snapshot->due = p2p->look_now || snapshot->now_ns - p2p->watch.looked_ns >= SHC_LOOK_NS;
+    if (!snapshot->due)
         return;
-    forgive(p2p, sight->now_ns, shc_clock_watch_lost(&p2p->watch, sight->now_ns));
-    if (sight->now_ns - p2p->asked_ns >= ASK_NS) {
-        p2p->asked_ns = sight->now_ns;
-        shc_member_look_at_processes(seat, p2p->first_peer, SHC_MEMBER_LOOKS);
+    p2p->look_now = false;
+    add_lost(p2p, snapshot->now_ns, shc_clock_watch_lost(&p2p->watch, snapshot->now_ns));
+    if (snapshot->now_ns - p2p->asked_ns >= ASK_NS) {
+        p2p->asked_ns = snapshot->now_ns;
+        if (shc_p2p_has_parked(p2p) || p2p->progress_thread_parked)
+            shc_member_look_at_threads(seat, p2p->look_at);
+        else
+            shc_member_look_at_processes(seat, p2p->first_peer, SHC_MEMBER_LOOKS);
     }
     for (int rank = 0; rank < seat->world_size; rank++)
-        sight->states[rank] =
+        snapshot->states[rank] =
             (uint8_t)(rank == seat->rank ? SHC_MEMBER_ALIVE : shc_member_look(seat, rank));
 }
 
-static void count_pending(const struct shc_p2p *p2p, struct shc_board_pending *pending,
-                          const struct shc_queue *queue)
+uint64_t shc_p2p_due_ns(struct shc_p2p *p2p)
 {
-    for (const struct shc_message *m = queue->first; m; m = m->next) {
-        pending->sends += m->kind == SHC_SEND;
-        pending->receives += m->kind == SHC_RECV;
-        if (pending->since_ns != 0 && pending->since_ns <= m->lateness.begun_ns)
-            continue;
-        pending->kind = m->kind;
-        pending->peer = m->kind == SHC_SEND ? m->peer : m->source >= 0 ? m->source : m->peer;
-        if (shc_p2p_is_remote(p2p, pending->peer))
-            pending->peer = -1;
-        pending->tag = m->tag;
-        pending->bytes = m->shape.bytes;
-        pending->since_ns = m->lateness.begun_ns;
+    uint64_t due_ns = SHC_NO_DEADLINE;
+    for (int i = 0; i < shc_p2p_queue_count(p2p); i++) {
+        for (const struct shc_message *m = shc_p2p_queue(p2p, i)->first; m; m = m->next) {
+            due_ns = shc_min_u64(due_ns, m->lateness.deadline_ns);
+            due_ns = shc_min_u64(due_ns, m->lateness.late_ns);
+        }
     }
+    return due_ns;
 }
 
-void shc_p2p_show(struct shc_p2p *p2p)
-{
-    struct shc_board_pending pending = {
-        .kind = SHC_SEND, .peer = -1, .waiters = shc_p2p_waiters(p2p)};
-    for (int i = 0; shc_p2p_pending(p2p) > 0 && i < shc_p2p_queue_count(p2p); i++)
-        count_pending(p2p, &pending, shc_p2p_queue(p2p, i));
-    p2p->shown = shc_p2p_pending(p2p) > 0;
-    shc_board_messages(&p2p->env.seat->board, &pending);
-}
-
-/* ---- judging ---- */
+/* ---- checking ---- */
 
 static void end_dead(struct shc_p2p *p2p, const struct shc_message *m, int rank)
 {
     struct shc_seat *seat = p2p->env.seat;
-    char what[320], call[128], last[176] = "it had made no collective call yet", end[160];
+    char what[320], call[128], last[176] = "it had made no collective call yet", how[160];
     char reason[SHC_REASON_BYTES];
+    const struct shc_member_end end = shc_member_get_end(seat, rank);
     shc_p2p_text(p2p, m, what, sizeof what);
     if (shc_call_latest_text(seat, rank, call, sizeof call))
         snprintf(last, sizeof last, "its last collective call was %s", call);
-    shc_member_end_text(seat, rank, end, sizeof end);
+    shc_member_end_text(seat, &end, how, sizeof how);
     snprintf(reason, sizeof reason, "%s died%s; %s; found in %s",
-             shc_seat_process_name(seat, rank).text, end, last, what);
-    shc_p2p_break(p2p, SHC_ERR_PEER_DEAD, reason);
+             shc_seat_process_name(seat, rank).text, how, last, what);
+    shc_p2p_break(p2p, SHC_ERR_PEER_DEAD, reason, &end);
 }
 
 /* Ends a message that cannot be completed; nothing else is affected. */
@@ -119,7 +108,7 @@ static bool check_deaths(struct shc_p2p *p2p, const struct shc_message *m)
 static bool check_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
                         enum shc_member_state state)
 {
-    char end[160], reason[400];
+    char how[160], reason[400];
     if (state == SHC_MEMBER_DEAD) {
         end_dead(p2p, m, rank);
         return false;
@@ -133,8 +122,9 @@ static bool check_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
         sent = ", and sent a part of this";
     else if (m->kind == SHC_RECV)
         sent = ", and sent nothing that this takes";
-    shc_member_left_text(p2p->env.seat, rank, end, sizeof end);
-    snprintf(reason, sizeof reason, "%s %s%s", shc_seat_process_name(p2p->env.seat, rank).text, end,
+    const struct shc_member_end end = shc_member_get_end(p2p->env.seat, rank);
+    shc_member_left_text(p2p->env.seat, &end, how, sizeof how);
+    snprintf(reason, sizeof reason, "%s %s%s", shc_seat_process_name(p2p->env.seat, rank).text, how,
              sent);
     end_alone(p2p, m, SHC_ERR_PEER_LEFT, reason);
     return false;
@@ -142,16 +132,17 @@ static bool check_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
 
 /* A receive from any rank: it fails when one rank is dead, as that may have been the sender, or
  * when all other ranks have left. */
-static bool check_any(struct shc_p2p *p2p, struct shc_message *m, const struct shc_snapshot *sight)
+static bool check_any(struct shc_p2p *p2p, struct shc_message *m,
+                      const struct shc_snapshot *snapshot)
 {
     const struct shc_seat *seat = p2p->env.seat;
     int left = 0;
     for (int rank = 0; rank < seat->world_size; rank++) {
-        if (sight->states[rank] == SHC_MEMBER_DEAD) {
+        if (snapshot->states[rank] == SHC_MEMBER_DEAD) {
             end_dead(p2p, m, rank);
             return false;
         }
-        left += sight->states[rank] == SHC_MEMBER_LEFT;
+        left += snapshot->states[rank] == SHC_MEMBER_LEFT;
     }
     if (left == 0 || left < seat->world_size - 1 || p2p->env.remote.count > 0)
         return true;
@@ -162,12 +153,12 @@ static bool check_any(struct shc_p2p *p2p, struct shc_message *m, const struct s
     return false;
 }
 
-/* P2P-60: the rest of a message that comes unasked is on its way. It may end a little late, as the
- * end of the group would be worse. */
+/* P2P-60: has more of a message come since its time was over? The rest of a message that comes
+ * unasked is on its way, and to end it would fail the group. So it may take a little longer. */
 static bool still_comes(struct shc_message *m)
 {
-    const bool comes = m->state == SHC_MESSAGE_FILLING && m->unasked && m->moved != m->judged;
-    m->judged = m->moved;
+    const bool comes = m->state == SHC_MESSAGE_FILLING && m->unasked && m->moved != m->late_moved;
+    m->late_moved = m->moved;
     return comes;
 }
 
@@ -183,7 +174,7 @@ static void give_up(struct shc_p2p *p2p, struct shc_message *m, enum shc_status 
     }
     shc_p2p_text(p2p, m, what, sizeof what);
     snprintf(reason, sizeof reason, "%.500s; in %s", why, what);
-    shc_p2p_break(p2p, status, reason);
+    shc_p2p_break(p2p, status, reason, NULL);
 }
 
 static void end_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
@@ -205,7 +196,7 @@ static bool is_said(const struct shc_p2p *p2p, const struct shc_message *m, uint
            shc_late_was_said(p2p->env.seat, which, now_ns);
 }
 
-/* One log line for all messages in the queue, as thousands of sends would say the same. */
+/* One log line for all messages of the queue: thousands of sends would say the same. */
 static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
 {
     char what[256], whom[512], more[64] = "";
@@ -236,37 +227,37 @@ static void check_cycle(struct shc_p2p *p2p, struct shc_message *m)
 }
 
 static void check_message(struct shc_p2p *p2p, struct shc_message *m,
-                          const struct shc_snapshot *sight)
+                          const struct shc_snapshot *snapshot)
 {
     const int rank = shc_message_rank(m);
     bool goes_on = true;
     if (rank < 0)
-        goes_on = check_any(p2p, m, sight);
+        goes_on = check_any(p2p, m, snapshot);
     else if (!shc_p2p_is_remote(p2p, rank))
-        goes_on = check_named(p2p, m, rank, (enum shc_member_state)sight->states[rank]);
+        goes_on = check_named(p2p, m, rank, (enum shc_member_state)snapshot->states[rank]);
     if (!goes_on)
         return;
-    const enum shc_lateness_state state = shc_lateness_look(&m->lateness, sight->now_ns);
+    const enum shc_lateness_state state = shc_lateness_look(&m->lateness, snapshot->now_ns);
     if (state == SHC_TIME_OVER && !still_comes(m)) {
-        end_late(p2p, m, sight->now_ns);
+        end_late(p2p, m, snapshot->now_ns);
         return;
     }
     if (state == SHC_LATE)
-        say_late(p2p, m, sight->now_ns);
+        say_late(p2p, m, snapshot->now_ns);
     if (!shc_p2p_is_remote(p2p, rank) &&
         (state == SHC_LATE || shc_deadlock_is_suspected(p2p->env.seat, true)))
         check_cycle(p2p, m);
 }
 
 static void check_queue(struct shc_p2p *p2p, const struct shc_queue *queue,
-                        const struct shc_snapshot *sight)
+                        const struct shc_snapshot *snapshot)
 {
     struct shc_message *m = queue->first;
     while (m) {
         struct shc_message *next = m->next;
-        check_message(p2p, m, sight);
-        /* The group's failure ends all messages, also the next one. This holds also while
-         * another thread of this rank is about to set the abort word. */
+        check_message(p2p, m, snapshot);
+        /* A failure of the group has ended all messages, also `next`. The abort word may not be
+         * set yet if another thread of this rank is about to set it. */
         if (shc_p2p_pending(p2p) == 0 || shc_group_failed(p2p->env.seat))
             return;
         m = next;
@@ -283,16 +274,16 @@ static void check_group(struct shc_p2p *p2p)
     shc_p2p_finish_all(p2p, status, reason);
 }
 
-void shc_p2p_check(struct shc_p2p *p2p, const struct shc_snapshot *sight)
+void shc_p2p_check(struct shc_p2p *p2p, const struct shc_snapshot *snapshot)
 {
     if (shc_p2p_pending(p2p) == 0)
         return;
-    /* P2P-60: looked at after the states were read and before they are judged: a rank that is gone
-     * may have been told of the failure, and have ended because of it. */
+    /* P2P-60: the abort word is read after the members' states and before they are checked. A
+     * rank that is gone may have ended because it was told of the failure. */
     check_group(p2p);
-    for (int i = 0; sight->due && i < shc_p2p_queue_count(p2p); i++)
-        check_queue(p2p, shc_p2p_queue(p2p, i), sight);
+    for (int i = 0; snapshot->due && i < shc_p2p_queue_count(p2p); i++)
+        check_queue(p2p, shc_p2p_queue(p2p, i), snapshot);
     check_group(p2p);
-    if (sight->due && shc_p2p_pending(p2p) > 0)
+    if (snapshot->due && shc_p2p_pending(p2p) > 0)
         shc_p2p_show(p2p);
 }

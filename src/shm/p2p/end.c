@@ -11,6 +11,15 @@
 
 /* ---- words ---- */
 
+struct shc_rank_name shc_p2p_rank_name(const struct shc_p2p *p2p, int rank)
+{
+    struct shc_rank_name name;
+    if (!shc_p2p_is_remote(p2p, rank))
+        return shc_seat_rank_name(p2p->env.seat, rank);
+    p2p->env.remote.name(p2p->env.remote.ctx, rank, name.text, sizeof name.text);
+    return name;
+}
+
 static void peer_text(const struct shc_p2p *p2p, const struct shc_message *m, char *text,
                       size_t capacity)
 {
@@ -173,6 +182,36 @@ void shc_p2p_keep(const struct shc_p2p *p2p, const struct shc_message *m, int ra
     shc_board_keep(&p2p->env.seat->board, &message);
 }
 
+/* ---- the board ---- */
+
+static void count_pending(const struct shc_p2p *p2p, struct shc_board_pending *pending,
+                          const struct shc_queue *queue)
+{
+    for (const struct shc_message *m = queue->first; m; m = m->next) {
+        pending->sends += m->kind == SHC_SEND;
+        pending->receives += m->kind == SHC_RECV;
+        if (pending->since_ns != 0 && pending->since_ns <= m->lateness.begun_ns)
+            continue;
+        pending->kind = m->kind;
+        pending->peer = m->kind == SHC_SEND ? m->peer : m->source >= 0 ? m->source : m->peer;
+        if (shc_p2p_is_remote(p2p, pending->peer))
+            pending->peer = -1;
+        pending->tag = m->tag;
+        pending->bytes = m->shape.bytes;
+        pending->since_ns = m->lateness.begun_ns;
+    }
+}
+
+void shc_p2p_show(struct shc_p2p *p2p)
+{
+    struct shc_board_pending pending = {
+        .kind = SHC_SEND, .peer = -1, .waiters = shc_p2p_waiters(p2p)};
+    for (int i = 0; shc_p2p_pending(p2p) > 0 && i < shc_p2p_queue_count(p2p); i++)
+        count_pending(p2p, &pending, shc_p2p_queue(p2p, i));
+    p2p->shown = shc_p2p_pending(p2p) > 0;
+    shc_board_messages(&p2p->env.seat->board, &pending);
+}
+
 void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
                     const char *error)
 {
@@ -217,9 +256,10 @@ void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char 
         shc_p2p_finish_queue(p2p, shc_p2p_queue(p2p, i), status, reason);
 }
 
-void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason)
+void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason,
+                   const struct shc_member_end *end)
 {
-    status = shc_group_fail(p2p->env.seat, status, reason);
+    status = shc_group_fail(p2p->env.seat, status, reason, end);
     shc_p2p_finish_all(p2p, status, reason);
 }
 

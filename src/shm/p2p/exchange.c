@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Large messages that pass one another between two ranks: each rank reads a chunk from a long
- * hand-off buffer and stores its own next one there, in one pass over the cache lines (P2P-31 to
- * P2P-33). So each line changes hands once for two times its bytes.
+ * Two ranks send each other large messages at the same time. Each rank reads a chunk from a long
+ * hand-off buffer and stores its own next chunk there, in one pass over the cache lines (P2P-31 to
+ * P2P-33). So a cache line moves once between the CPUs for two chunks.
  */
 #include "shm/coll/select.h"
 #include "shm/p2p/internal.h"
@@ -19,8 +19,8 @@ void shc_p2p_note_exchange(struct shc_message *m)
     m->waits_for_reader = false;
 }
 
-/* The first message to the peer with chunks to send, if these may go into the buffer's lines as
- * those are read. NULL: there is none. */
+/* The first message to the peer that has chunks to send. NULL: there is none, or its chunks may
+ * not be stored into the lines of a buffer while that is read. */
 static struct shc_message *first_to_trade(const struct shc_p2p *p2p, int peer)
 {
     struct shc_message *m = p2p->peers[peer].sends.first;

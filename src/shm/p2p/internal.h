@@ -8,6 +8,7 @@
 #include "shm/kernel/copy.h"
 #include "shm/p2p/p2p.h"
 #include "shm/proto/board.h"
+#include "shm/proto/member.h"
 
 SHC_INLINE uint32_t shc_p2p_pending(const struct shc_p2p *p2p)
 {
@@ -19,6 +20,13 @@ SHC_INLINE uint32_t shc_p2p_waiters(const struct shc_p2p *p2p)
 {
     /* relaxed: the lock has the edges; without it a hint. */
     return shc_a32_load_relaxed(&p2p->waiters);
+}
+
+/* Does a thread that waits for messages sleep until something happens? */
+SHC_INLINE bool shc_p2p_has_parked(const struct shc_p2p *p2p)
+{
+    /* relaxed: the lock has the edges; without it a hint. */
+    return shc_a32_load_relaxed(&p2p->parked) > 0;
 }
 
 /* Changes the count by one up or down. The lock is held. */
@@ -47,9 +55,6 @@ SHC_INLINE int shc_p2p_rank_count(const struct shc_p2p *p2p)
 
 /* ---- remote.c ---- */
 
-/* How messages name a rank that may be remote. */
-struct shc_rank_name shc_p2p_rank_name(const struct shc_p2p *p2p, int rank);
-
 /* Something pends that the rank may have a part in; -1: any rank. */
 void shc_remote_stir(const struct shc_p2p *p2p, int rank);
 
@@ -58,6 +63,12 @@ void shc_remote_give(struct shc_p2p *p2p, struct shc_message *m, int rank,
                      const struct shc_line_head *line, const char *bytes);
 
 /* ---- end.c ---- */
+
+/* How messages name a rank that may be remote. */
+struct shc_rank_name shc_p2p_rank_name(const struct shc_p2p *p2p, int rank);
+
+/* Tells the board what is pending. */
+SHC_COLD void shc_p2p_show(struct shc_p2p *p2p);
 
 /* All queues of pending messages, in no particular order. */
 int shc_p2p_queue_count(const struct shc_p2p *p2p);
@@ -89,17 +100,18 @@ void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char 
 void shc_p2p_finish_queue(struct shc_p2p *p2p, struct shc_queue *queue, enum shc_status status,
                           const char *reason);
 
-/* Fails the group, and with it all messages that are pending here. */
-void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason);
+/* Fails the group, and with it all messages that are pending here. `end`: whose end is the reason, or NULL. */
+void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason,
+                   const struct shc_member_end *end);
 
-/* ---- agent.c ---- */
+/* ---- progress_thread.c ---- */
 
-/* Starts the agent (the progress thread), if it does not exist and can be made. The lock is
+/* Starts the progress thread, if it does not exist and can be made. The lock is
  * held. */
-void shc_agent_start(struct shc_p2p *p2p);
+void shc_progress_thread_start(struct shc_p2p *p2p);
 
-/* P2P-50: something is pending. The agent looks after it if no other thread does. */
-void shc_agent_call(struct shc_p2p *p2p);
+/* P2P-50: something is pending. The progress thread looks after it if no other thread does. */
+void shc_progress_thread_call(struct shc_p2p *p2p);
 
 /* ---- deadline.c ---- */
 
@@ -111,14 +123,14 @@ struct shc_snapshot {
 };
 
 /* Reads the clock, and, each time it is due, the members' states. */
-void shc_p2p_look(struct shc_p2p *p2p, struct shc_snapshot *sight);
+void shc_p2p_look(struct shc_p2p *p2p, struct shc_snapshot *snapshot);
 
-/* Tells the board what is pending. */
-SHC_COLD void shc_p2p_show(struct shc_p2p *p2p);
+/* WAIT-17: when the first deadline of a pending message, or a line that says that it is late, is due. */
+uint64_t shc_p2p_due_ns(struct shc_p2p *p2p);
 
 /* P2P-60: ends the messages whose peer is gone or whose time is over, and logs the ones that are
  * late. Runs after the lines were read. */
-void shc_p2p_check(struct shc_p2p *p2p, const struct shc_snapshot *sight);
+void shc_p2p_check(struct shc_p2p *p2p, const struct shc_snapshot *snapshot);
 
 /* ---- receive.c ---- */
 
@@ -248,20 +260,20 @@ void shc_p2p_write_lines(struct shc_p2p *p2p, int peer);
 
 /* ---- exchange.c ---- */
 
-/* P2P-31: is the peer to send more of a message that this rank has asked for, so that a long
- * hand-off buffer could bring it and take the next chunk of `m` back? Valid after shc_p2p_answer():
- * receives that remain are FILLING. */
+/* P2P-31: has this rank asked the peer for a message whose bytes have not all come? Then a long
+ * hand-off buffer can bring its next chunk and take a chunk of `m` back. Call shc_p2p_answer()
+ * before: the receives that remain are FILLING. */
 bool shc_p2p_is_owed(const struct shc_p2p *p2p, const struct shc_message *m);
 
-/* A chunk goes by long hand-off buffer, so the message's time does not measure a copy mode for other
- * buffers. (Between ranks whose messages all pass one another no mode is ever chosen, so messages
- * too long for such a buffer are always announced.) */
+/* Notes that a chunk goes by long hand-off buffer. The message's time is then no measure of a
+ * copy mode for other buffers. (If all messages of two ranks pass one another, no copy mode is
+ * ever chosen. Messages that are too long for such a buffer are then always announced.) */
 void shc_p2p_note_exchange(struct shc_message *m);
 
-/* P2P-32: a chunk of `in` has come in a long hand-off buffer. Copies it to its receive, and stores
- * the next chunk for the peer into the buffer's cache lines as it reads them; then posts that chunk.
- * False, with nothing done: the chunk is elsewhere, there is no chunk or no line to send, or a
- * tensor is in pieces. */
+/* P2P-32: a chunk of `in` has come in a long hand-off buffer. Copies the chunk to its receive
+ * and stores the next chunk for the peer into the same cache lines, then posts that chunk.
+ * False, with nothing done: the chunk is elsewhere, there is nothing to send, no line is free,
+ * or a tensor is in pieces. */
 bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *came,
                    struct shc_message *in);
 

@@ -30,9 +30,10 @@ struct shc_message *shc_match_header(struct shc_p2p *p2p, int peer, int32_t tag)
 
 /* ---- unexpected messages ---- */
 
-/* P2P-19: bytes in the pool are copied to memory of this rank, with room for those that will
- * follow unasked, as pool buffers are read in the order of the lines. The bytes in the line of a
- * hand-off buffer are in the record already, so that buffer is held. False: no memory. */
+/* P2P-19: pool buffers are read in the order of the lines, so a message in the pool is copied to
+ * memory of this rank, with room for the bytes that will follow unasked. A short message in a
+ * hand-off buffer lies in the buffer's line, of which the record has a copy. So that buffer is
+ * this rank's to fill again. False: no memory. */
 static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_unexpected *message)
 {
     struct shc_line_head *line = &message->line;

@@ -10,6 +10,7 @@ enum shc_status shc_message_prepare(struct shc_message *message, const struct sh
     const bool sends = op->kind == SHC_SEND;
     const int world = env->seat->world_size, ranks = world + env->remote.count;
     uint32_t elem_bytes = 0;
+    SHC_TRY(shc_op_check_reserved(op));
     SHC_TRY(shc_op_elem_bytes(op, &elem_bytes));
     if ((op->peer < 0 || op->peer >= ranks) && (sends || op->peer != SHC_ANY_SOURCE))
         return shc_fail(SHC_ERR_INVALID, "%s: the peer %d is not a rank (0 to %d)",

@@ -49,7 +49,7 @@ struct shc_message {
     size_t moved;           /* bytes that have left this rank, or have come */
     bool unasked;           /* its rest follows the header without CTS */
     struct shc_place place; /* of a receive: where its first bytes were */
-    size_t judged;          /* `moved` when it was found too late */
+    size_t late_moved;      /* `moved` when it was found too late */
     /* Of a send in chunks: */
     enum shc_copy_mode mode;     /* how its chunks are copied */
     bool waits_for_reader;       /* it ends when its chunks have been read */

@@ -10,7 +10,7 @@
  * moves all that can move (receive.c, send.c, exchange.c), ends messages that cannot go on
  * (deadline.c), and never waits. Passes are made under the lock by three kinds of thread (P2P-46): a
  * thread that submits a message makes one; a thread that waits for a message makes passes until the
- * message is over; the progress thread (here: agent, agent.c) makes passes while messages are
+ * message is over; the progress thread (progress_thread.c) makes passes while messages are
  * pending that no thread waits for.
  *
  * The states of a message:
@@ -119,17 +119,22 @@ struct shc_p2p {
     bool shown;               /* the board shows that some are pending */
     struct shc_clock_watch watch;
     uint64_t asked_ns;
-    /* P2P-52: the agent looks at these without the lock, so that its naps end no bias. */
+    bool look_now; /* the next pass looks at members and deadlines whenever the last look was */
+    int look_at; /* and that rank's liveness thread, if it looks at those; -1: none in particular */
+    /* P2P-52: the progress thread looks at these without the lock, so that its naps end no bias. */
     shc_a32 pending; /* messages that are not over */
     shc_a32 waiters; /* threads inside shc_p2p_wait(), submitting, or looking for a line at once */
     shc_a32 closed;  /* enum shc_p2p_end */
     shc_a64 waited_ns; /* the last pass of a waiting thread; while one submits, that time */
+    shc_a32 parked;    /* waiters that sleep until something happens (WAIT-17) */
 
-    /* The agent (agent.c). */
-    struct shc_os_thread agent;
-    bool agent_started;
-    shc_a32 unattended;             /* the agent could not be made */
-    struct shc_bell_shm agent_bell; /* the agent sleeps on it while nothing is pending */
+    /* The progress thread (progress_thread.c). */
+    struct shc_os_thread progress_thread;
+    bool progress_thread_started;
+    bool progress_thread_parked;
+    shc_a32 unattended; /* the progress thread could not be made */
+    struct shc_bell_shm
+        progress_bell; /* it sleeps on it while nothing is pending, or a waiter is parked */
 };
 
 SHC_NODISCARD enum shc_status shc_p2p_init(struct shc_p2p *p2p, const struct shc_p2p_env *env);
@@ -170,15 +175,16 @@ void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_message *m, bool for_good);
 SHC_NODISCARD enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_message *m,
                                            uint64_t timeout_ns);
 
-/* P2P-47: makes a pass in the calling thread, if the agent could not be made. True: something is
- * still pending. */
-bool shc_p2p_attend_now(struct shc_p2p *p2p);
-
-SHC_INLINE bool shc_p2p_attend(struct shc_p2p *p2p)
+/* P2P-47: could the progress thread not be made? */
+SHC_INLINE bool shc_p2p_is_unattended(const struct shc_p2p *p2p)
 {
     /* relaxed: a hint; it is looked at again under the lock. */
-    return SHC_UNLIKELY(shc_a32_load_relaxed(&p2p->unattended) != 0) && shc_p2p_attend_now(p2p);
+    return SHC_UNLIKELY(shc_a32_load_relaxed(&p2p->unattended) != 0);
 }
+
+/* Makes a pass in the calling thread, in the place of a progress thread that could not be made. True:
+ * something is still pending. */
+bool shc_p2p_attend(struct shc_p2p *p2p);
 
 /* P2P-61: ends what is pending with SHC_ERR_CLOSED, and publishes nothing from then on. False: the
  * lock could not be had in time. */

@@ -14,11 +14,11 @@
 void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
 {
     const int world = p2p->env.seat->world_size;
-    struct shc_snapshot sight;
-    shc_p2p_look(p2p, &sight);
+    struct shc_snapshot snapshot;
+    shc_p2p_look(p2p, &snapshot);
     if (waiter && shc_p2p_pending(p2p) > 0) {
         /* relaxed: as shc_p2p_waiters(). */
-        shc_a64_store_relaxed(&p2p->waited_ns, sight.now_ns);
+        shc_a64_store_relaxed(&p2p->waited_ns, snapshot.now_ns);
     }
     const bool works = !shc_group_failed(p2p->env.seat);
     for (int i = 0, peer = p2p->first_peer; i < world; i++) {
@@ -29,7 +29,7 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
         peer = peer + 1 < world ? peer + 1 : 0;
     }
     p2p->first_peer = p2p->first_peer + 1 < world ? p2p->first_peer + 1 : 0;
-    shc_p2p_check(p2p, &sight);
+    shc_p2p_check(p2p, &snapshot);
     /* P2P-48: a thread whose message ended in this pass may sleep on this rank's own doorbell. */
     if (p2p->finished && shc_p2p_waiters(p2p) > (waiter ? 1 : 0))
         shc_bell_ring(shc_seat_mail_bell(p2p->env.seat, p2p->env.seat->rank), true);
@@ -60,7 +60,7 @@ static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_messag
                 !shc_p2p_is_remote(p2p, peer) && shc_member_look(seat, peer) == SHC_MEMBER_LEFT;
     if (SHC_UNLIKELY(shc_p2p_is_closed(p2p) || shc_group_failed(seat) || gone))
         return refuse_submit(p2p, m);
-    shc_agent_start(p2p);
+    shc_progress_thread_start(p2p);
     return SHC_OK;
 }
 
@@ -75,10 +75,10 @@ static void begin_clock(struct shc_p2p *p2p, struct shc_message *m)
     }
 }
 
-/* P2P-51: a submission copies bytes that are already there, and counts as a waiting thread
- * meanwhile. Otherwise the agent would want the lock for a pass of its own, and end its bias.
- * Returns the time of the last pass of a waiter, for end_turn(): a waiter that was held up before
- * is still held up after the submission. */
+/* P2P-51: a thread that submits a message counts as a waiting thread while it copies bytes.
+ * Otherwise the progress thread would want the lock for a pass of its own, which would end the
+ * lock's bias. Returns when a waiting thread has last made a pass. end_turn() stores that again:
+ * a waiting thread that was held up before the submission is still held up after it. */
 static uint64_t begin_turn(struct shc_p2p *p2p, uint64_t now_ns)
 {
     /* relaxed: as shc_p2p_waiters(). */
@@ -126,12 +126,15 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_message *m, bool 
         }
         shc_p2p_pass(p2p, true);
         end_turn(p2p, waited_ns);
+        /* WAIT-18: this message may be due before those that a thread sleeps for. */
+        if (shc_p2p_pending(p2p) > 0 && (shc_p2p_has_parked(p2p) || p2p->progress_thread_parked))
+            shc_bell_ring(shc_seat_mail_bell(p2p->env.seat, p2p->env.seat->rank), true);
     }
     /* P2P-50: a thread that waits now may leave before this message is over. */
     bool call = st == SHC_OK && shc_p2p_pending(p2p) > 0;
     shc_p2p_unlock(p2p);
     if (call)
-        shc_agent_call(p2p);
+        shc_progress_thread_call(p2p);
     return st;
 }
 
@@ -147,7 +150,7 @@ void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_message *m, bool for_good)
         char what[256], reason[320];
         shc_p2p_text(p2p, m, what, sizeof what);
         snprintf(reason, sizeof reason, "%s was interrupted", what);
-        shc_p2p_break(p2p, SHC_ERR_INTERRUPTED, reason);
+        shc_p2p_break(p2p, SHC_ERR_INTERRUPTED, reason, NULL);
     }
     p2p->finished = false;
     shc_p2p_unlock(p2p);

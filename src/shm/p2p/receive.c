@@ -20,9 +20,9 @@ static inline bool is_there(const struct shc_p2p *p2p, int peer, struct shc_plac
     return shc_place_exists(&p2p->pairs, peer, line->place);
 }
 
-/* A header with a part of the message: fewer bytes than it has, and whole elements. P2P-25: of each
- * sender one message at a time comes unasked. But the sender of one that is dropped may have sent no
- * more of it. */
+/* May a header come with only a part of its message? It has fewer bytes than the message, and
+ * whole elements. P2P-25: each sender sends one message at a time unasked. An exception is a
+ * message that is dropped here, as its sender may have stopped sending it. */
 static bool is_sound_first(const struct shc_p2p *p2p, int peer, const struct shc_line_head *line)
 {
     const struct shc_coming *coming = &p2p->peers[peer].coming;
@@ -218,15 +218,15 @@ static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found
     }
 }
 
-/* P2P-45: reads at most as many lines as a pair has; then it is the next peer's turn. A peer that
- * has LEFT has no more than these, so one pass finds all that it has sent (deadline.c). */
+/* P2P-45: reads at most as many lines as a pair can hold. Then it is the next peer's turn. A
+ * peer that has LEFT has sent no more lines than these, so one pass finds them all (deadline.c). */
 void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
 {
     for (uint32_t i = 0; i < shc_pair_capacity(&p2p->pairs); i++) {
         const struct shc_pair_found found = shc_pair_peek(&p2p->pairs, peer);
         bool kept;
-        /* P2P-44: while nothing pends, the next receive may want just this line, so it is not put
-         * aside. */
+        /* P2P-44: while no message is pending, the line stays where it is: the next receive may
+         * want just this one. */
         if (!found.line || shc_p2p_pending(p2p) == 0)
             return;
         if (!take_line(p2p, peer, found, &kept)) {
@@ -237,7 +237,7 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer)
                      "is damaged",
                      shc_seat_rank_name(seat, seat->rank).text, shc_seat_rank_name(seat, peer).text,
                      SHC_READ_ONCE(found.line->head.kind));
-            shc_p2p_break(p2p, SHC_ERR_ABORTED, reason);
+            shc_p2p_break(p2p, SHC_ERR_ABORTED, reason, NULL);
             return;
         }
         if (!kept)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Messages with remote ranks (remote.h): the states of those in shared memory, moved by frames in the place of lines.
+ * Messages with remote ranks (remote.h). They have the same states as messages in shared memory; frames move
+ * them, instead of lines.
  */
 #include "shm/p2p/remote.h"
 
@@ -10,20 +11,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* REM-4: eager messages to one rank that no receive has taken; and after how many taken ones the sender is told. */
+/* REM-4: how many eager messages may be on their way to one rank that no receive has taken; and
+ * after how many taken ones the sender is told. */
 #define EAGER_MOST  32
 #define CREDIT_STEP 8
 
 /* ---- shared with the other files ---- */
-
-struct shc_rank_name shc_p2p_rank_name(const struct shc_p2p *p2p, int rank)
-{
-    struct shc_rank_name name;
-    if (!shc_p2p_is_remote(p2p, rank))
-        return shc_seat_rank_name(p2p->env.seat, rank);
-    p2p->env.remote.name(p2p->env.remote.ctx, rank, name.text, sizeof name.text);
-    return name;
-}
 
 void shc_remote_stir(const struct shc_p2p *p2p, int rank)
 {

@@ -84,8 +84,8 @@ static bool is_tried(const struct shc_message *m)
 
 enum sending { SENT, BEGUN, NO_LINE, NO_ROOM };
 
-/* P2P-35: a fragment goes out each time so many bytes are in the long hand-off buffer; of a longer
- * message more, to keep the number of lines small. */
+/* P2P-35: a fragment is posted each time this many bytes have been stored into the long hand-off
+ * buffer. Longer messages have longer fragments, so that they need fewer lines. */
 #define FRAGMENT_BYTES      ((size_t)8 << 10)
 #define LONG_FRAGMENT_BYTES ((size_t)16 << 10)
 #define LONG_BYTES          ((size_t)64 << 10)
@@ -99,8 +99,8 @@ static bool is_pressed(const struct shc_p2p *p2p)
     return shc_biased_lock_is_awaited(&p2p->lock) || shc_p2p_is_closed(p2p);
 }
 
-/* P2P-24: does the rest of a message follow unasked now? No other one does so meanwhile, so that
- * the receiver knows which message a piece belongs to. */
+/* P2P-24: is a message on its way whose rest follows unasked? Only one at a time may be, because
+ * the receiver must know which message a piece belongs to. */
 static bool is_one_unasked(const struct shc_p2p *p2p, int peer)
 {
     const struct shc_message *m = p2p->peers[peer].sends.first;
@@ -110,9 +110,10 @@ static bool is_one_unasked(const struct shc_p2p *p2p, int peer)
     return false;
 }
 
-/* A long hand-off buffer for all of the message. P2P-40, P2P-41: it is read while it is stored,
- * except where messages pass one another, as both ranks store at the same time, and if a tensor is
- * in pieces. P2P-30: a message of more than 128 KiB goes so only if it is read while it is stored. */
+/* Lends a long hand-off buffer for all of the message. P2P-40: the receiver reads it
+ * while it is stored, except in two cases: messages pass one another, so that both ranks store
+ * at the same time; or a tensor is in pieces. P2P-30: a message of more than 128 KiB goes this
+ * way only if it is read while it is stored. */
 static struct shc_place lend_long(struct shc_p2p *p2p, struct shc_message *m)
 {
     const size_t bytes = m->shape.bytes;
@@ -124,8 +125,8 @@ static struct shc_place lend_long(struct shc_p2p *p2p, struct shc_message *m)
     return shc_long_lend(&p2p->pairs, m->peer);
 }
 
-/* P2P-35: posts all of the message. Half of the lines stay free for its last fragment, and for
- * what this rank sends after it while the receiver reads nothing. */
+/* P2P-35: posts all of the message. Half of the lines stay free: for its last fragment, and for
+ * what this rank sends afterwards while the receiver reads nothing. */
 static void post_by_long(struct shc_p2p *p2p, struct shc_message *m, struct shc_place place)
 {
     struct shc_pairs *pairs = &p2p->pairs;
@@ -146,9 +147,9 @@ static void post_by_long(struct shc_p2p *p2p, struct shc_message *m, struct shc_
     }
 }
 
-/* P2P-23: may all of the message go through the pool unasked? None while copy modes are being
- * tried, as the time until it has been read would not be known. at_once: only if there is room for
- * all of it now. */
+/* P2P-23: may all of the message go through the pool unasked? No, while copy modes are being
+ * tried: the trial needs the time until the receiver has read the message, which is not known
+ * here. at_once: only if there is room for all of it now. */
 static bool may_use_pool(struct shc_p2p *p2p, const struct shc_message *m, bool at_once)
 {
     struct shc_pairs *pairs = &p2p->pairs;
@@ -253,8 +254,8 @@ static struct shc_place lend_for_prefix(struct shc_p2p *p2p, struct shc_message 
 _Static_assert((uint64_t)SHC_POOL_BUFFERS *SHC_POOL_BYTES <= SHC_COPY_ROUND,
                "a round goes through the whole pool");
 
-/* A message that passes one of the peer's, and cannot go by long hand-off buffer, is not timed: it
- * takes as long as this rank reads that one. */
+/* A message that passes one of the peer's is not timed, unless it can go by long hand-off
+ * buffer: its time would depend on how fast this rank reads the other message. */
 static void time_no_passing(struct shc_p2p *p2p, struct shc_message *m)
 {
     const struct shc_p2p_peer *to = &p2p->peers[m->peer];
@@ -317,18 +318,18 @@ static size_t chunk_room(const struct shc_message *m, struct shc_place place)
  * come, and meanwhile this thread looks at nothing else. */
 #define PASS_BYTES ((size_t)1 << 20)
 
-/* P2P-45: at least one chunk, and no more if another thread of this rank wants the lock, or to
- * close the group. */
+/* P2P-45: a pass sends at least one chunk of a message. It sends no more of it if another thread
+ * of this rank wants the lock, or to close the group. */
 static bool has_sent_enough(const struct shc_p2p *p2p, size_t bytes)
 {
     return bytes >= PASS_BYTES || (bytes > 0 && is_pressed(p2p));
 }
 
-/* Sends chunks while there are lines and buffers. P2P-31: in a long hand-off buffer while the peer
- * owes this rank a message; P2P-33: but none while the peer has still to read one, which may bring
- * more of that message. P2P-7: if no buffer is free, and none is on its way back from this peer, the
- * bytes go in the lines: slow, but never stuck because another rank keeps a buffer. False: no line
- * is free. */
+/* Sends chunks while there are lines and buffers. P2P-31: in a long hand-off buffer, while the
+ * peer owes this rank a message. P2P-33: the message pauses while the peer has such a buffer
+ * still to read, because that one may come back with more of the owed message. P2P-7: the bytes
+ * go in the lines if no buffer is free and none is on its way back from this peer. That is slow,
+ * but never stuck because another rank keeps a buffer. False: no line is free. */
 static bool stream(struct shc_p2p *p2p, struct shc_message *m)
 {
     struct shc_pairs *pairs = &p2p->pairs;
@@ -354,8 +355,8 @@ static bool stream(struct shc_p2p *p2p, struct shc_message *m)
             return true; /* P2P-25: what comes unasked never changes to lines */
         post_more(p2p, m, place, chunk_room(m, place));
         note_chunks(p2p, m);
-        /* P2P-34: a line has come, perhaps the header of a message that passes this one: then the
-         * rest can go by long hand-off buffer. The next pass reads the line. */
+        /* P2P-34: a line has come. It may be the header of a message that passes this one; the
+         * rest can then go by long hand-off buffer. The next pass reads the line. */
         if (!owed && !m->unasked && m->moved < m->shape.bytes &&
             shc_pair_peek(pairs, m->peer).line && shc_pair_has_pool(pairs, m->peer))
             return true;
@@ -391,8 +392,9 @@ static bool announce(struct shc_p2p *p2p, struct shc_message *m)
 
 /* ---- CTS and NACK ---- */
 
-/* Does the sender need the answer? P2P-28: not a NACK of a message whose rest follows unasked, once
- * it has all left: its sender may have ended it, and may read no more lines. */
+/* Does the sender need the answer? P2P-28: it needs no NACK of a message whose rest came
+ * unasked, once all of that has left: the sender may have ended the message, and may read no
+ * more lines. */
 static bool is_answer_due(const struct shc_p2p *p2p, int peer, const struct shc_message *m)
 {
     const struct shc_coming *coming = &p2p->peers[peer].coming;

@@ -72,13 +72,13 @@ static struct shc_arena_sizes shorten(const struct shc_arena_sizes *wish, int wo
 {
     struct shc_arena_sizes sizes = *wish;
     const size_t chunk = SHC_ARENA_SHORT_BYTES * (world_size == 2 ? 2 : 1);
-    const size_t run = world_size > 4 ? SHC_ARENA_SHORT_BYTES : MIN_BCAST_SLOT_BYTES;
+    const size_t bcast_slot = world_size > 4 ? SHC_ARENA_SHORT_BYTES : MIN_BCAST_SLOT_BYTES;
     if (!(parts & SHC_ARENA_CELLS)) {
         sizes.chunk_bytes = shc_min_size(chunk, wish->chunk_bytes);
         sizes.depth = MIN_DEPTH;
     }
     if (!(parts & SHC_ARENA_BCAST_SLOTS)) {
-        sizes.bcast_slot_bytes = shc_min_size(run, wish->bcast_slot_bytes);
+        sizes.bcast_slot_bytes = shc_min_size(bcast_slot, wish->bcast_slot_bytes);
         sizes.bcast_slot_depth = shc_min_size(2 * (size_t)world_size, wish->bcast_slot_depth);
     }
     return sizes;
@@ -142,6 +142,47 @@ struct shc_arena_extent shc_arena_extent_of(const struct shc_arena_geometry *geo
     return (struct shc_arena_extent){offset + skip, end_of_bcast_slots(geometry) - skip};
 }
 
+static uint64_t bit_of(int node)
+{
+    return node >= 0 ? UINT64_C(1) << node : 0;
+}
+
+static int add_home(struct shc_arena_home *homes, int count, struct shc_arena_home home)
+{
+    if (home.bytes == 0)
+        return count;
+    if (count > 0 && homes[count - 1].nodes == home.nodes) {
+        homes[count - 1].bytes += home.bytes;
+        return count;
+    }
+    homes[count] = home;
+    return count + 1;
+}
+
+int shc_arena_homes(const struct shc_arena_geometry *geometry, int world_size, int rank,
+                    const int8_t *node_of, struct shc_arena_home homes[SHC_ARENA_MOST_HOMES])
+{
+    const struct shc_arena_extent extent = shc_arena_extent_of(geometry, world_size, rank);
+    const size_t range = (size_t)rank * geometry->range_bytes, end = extent.offset + extent.bytes;
+    const bool has_cells = extent.offset == range;
+    const size_t pair_bytes = 2 * geometry->cell_bytes;
+    const uint64_t own = bit_of(node_of[rank]);
+    uint64_t others = 0;
+    int count = 0;
+    for (int peer = 0; peer < world_size; peer++)
+        others |= peer != rank ? bit_of(node_of[peer]) : 0;
+    for (uint32_t i = 0; has_cells && i < geometry->pairs_hosted; i++) {
+        const int peer = (rank + (int)i + 1) % world_size;
+        const struct shc_arena_home pair = {range + i * pair_bytes, pair_bytes,
+                                            own | bit_of(node_of[peer])};
+        count = add_home(homes, count, pair);
+    }
+    const size_t slots = range + shc_arena_bcast_slot_offset(geometry);
+    const size_t mixed = has_cells ? range + end_of_cells(geometry) : slots;
+    count = add_home(homes, count, (struct shc_arena_home){slots, mixed - slots, own | others});
+    return add_home(homes, count, (struct shc_arena_home){mixed, end - mixed, others});
+}
+
 static void plan(struct shc_arena *arena, int world_size, unsigned parts)
 {
     arena->geometry = shc_arena_plan(world_size, arena->limit_bytes, &arena->wish, parts);
@@ -150,10 +191,10 @@ static void plan(struct shc_arena *arena, int world_size, unsigned parts)
 }
 
 void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes,
-                    const struct shc_arena_sizes *wish, int node)
+                    const struct shc_arena_sizes *wish)
 {
-    *arena = (struct shc_arena){
-        .node = node, .segment = {.fd = -1}, .wish = *wish, .limit_bytes = limit_bytes};
+    *arena = (struct shc_arena){.segment = {.fd = -1}, .wish = *wish, .limit_bytes = limit_bytes};
+    memset(arena->node_of, -1, sizeof arena->node_of);
     plan(arena, world_size, 0);
     if (arena->tried)
         arena->had = SHC_ARENA_WHOLE; /* not even one fits any more */
@@ -249,9 +290,13 @@ static enum shc_status take_part(struct shc_arena *arena, struct shc_wait *wait)
             return shc_fail(SHC_ERR_VERSION, "rank 0 offers an arena of another size");
         SHC_TRY(shc_segment_attach(&arena->segment, &name, 0, seat->segment.cache));
     }
-    const struct shc_arena_extent extent =
-        shc_arena_extent_of(&arena->geometry, seat->world_size, seat->rank);
-    return shc_segment_reserve(&arena->segment, extent.offset, extent.bytes, arena->node);
+    struct shc_arena_home homes[SHC_ARENA_MOST_HOMES];
+    const int count =
+        shc_arena_homes(&arena->geometry, seat->world_size, seat->rank, arena->node_of, homes);
+    for (int i = 0; i < count; i++)
+        SHC_TRY(
+            shc_segment_reserve(&arena->segment, homes[i].offset, homes[i].bytes, homes[i].nodes));
+    return SHC_OK;
 }
 
 /* A failure that ends the operation, not only the attempt. */

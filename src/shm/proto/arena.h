@@ -23,7 +23,7 @@
  * slice in a reduce-scatter with gather swap nothing. The owner stores its result where the root's input
  * was, and the root reads it, and stores there next.
  *
- * Broadcast slots (shout slots in the code), per rank: one writer, all others read. They are refilled when
+ * Broadcast slots, per rank: one writer, all others read. They are refilled when
  * all readers show progress past their read. An operation begins after the slots of the last one, so that
  * all are used in turn: a line that is stored to again has then left its readers' nearest caches. After an
  * operation's meeting no rank still reads anything of an earlier operation.
@@ -93,14 +93,14 @@ struct shc_arena {
      * same for all ranks. */
     struct shc_arena_places in_bcast_slots;
     uint64_t swapped_epoch;
-    /* The last operation in which this rank stored something here that others read after its rendezvous, also
+    /* The last operation in which this rank stored something here that others read after its meeting, also
      * if all its pieces were empty. */
     uint64_t stored_epoch;
     bool tried; /* the ranks have agreed on whether it exists */
     bool made;
     uint32_t
         form; /* while it is made, at rank 0: enum shc_segment_form of this attempt; 0: none left */
-    int node; /* where this rank's range should be; -1: anywhere */
+    int8_t node_of[SHC_MAX_WORLD]; /* the NUMA node of each rank; -1: of none */
     uint8_t parity[SHC_MAX_WORLD][SHC_ARENA_MAX_DEPTH];
 };
 
@@ -122,8 +122,20 @@ struct shc_arena_extent {
 struct shc_arena_extent shc_arena_extent_of(const struct shc_arena_geometry *geometry,
                                             int world_size, int rank);
 
+/* The NUMA nodes that the memory of a part of a rank's range is from (MEM-15). */
+struct shc_arena_home {
+    size_t offset, bytes; /* in the segment */
+    uint64_t nodes;
+};
+#define SHC_ARENA_MOST_HOMES (SHC_MAX_WORLD / 2 + 2)
+
+/* post: *homes are the parts of the rank's extent, in their order; neighbours differ in their nodes. Returns how
+ * many they are. node_of: of each rank, -1: not known. */
+int shc_arena_homes(const struct shc_arena_geometry *geometry, int world_size, int rank,
+                    const int8_t *node_of, struct shc_arena_home homes[SHC_ARENA_MOST_HOMES]);
+
 void shc_arena_init(struct shc_arena *arena, int world_size, size_t limit_bytes,
-                    const struct shc_arena_sizes *wish, int node);
+                    const struct shc_arena_sizes *wish);
 
 /*
  * Makes the arena with the other ranks, or agrees with them that there is none: arena->made. Called

@@ -32,6 +32,8 @@ static void fill_header(struct shc_board_header_shm *header, const struct shc_os
     header->kind_count = SHC_BOARD_KINDS;
     header->kept_offset = offsetof(struct shc_board_group_shm, kept);
     header->kept_count = SHC_BOARD_KEPT;
+    header->device_offset = offsetof(struct shc_board_group_shm, device_records);
+    header->device_count = SHC_BOARD_DEVICE;
     header->level = (uint32_t)level;
     header->layout = SHC_LAYOUT_VERSION;
     header->pid = self->pid;
@@ -76,9 +78,13 @@ void shc_board_process_make(struct shc_board_process *process, const struct shc_
         level = SHC_BOARD_COUNTS;
     const int error = map_board(process);
     if (error != 0) {
+        char why[SHC_STRERROR_BYTES];
         process->header = NULL;
-        shc_log(SHC_LOG_INFO, "no board for `shmcoll status`: a memfd is refused (errno %d)",
-                error);
+        shc_log(SHC_LOG_WARN,
+                "cannot make a memfd (%s), so `shmcoll status` and dumps show nothing of this "
+                "process. Its groups work. Does a seccomp filter refuse memfd_create, or is there "
+                "a limit (ulimit -n)? SHMCOLL_BOARD=off turns this line off.",
+                strerror_r(error, why, sizeof why));
         return;
     }
     process->level = level;
@@ -103,6 +109,9 @@ static void clear_kept(struct shc_board_group_shm *group)
     /* relaxed: no tool looks at a part that is TAKEN. */
     if (shc_a64_load_relaxed(&group->kept_messages) != 0)
         memset(group->kept, 0, sizeof group->kept);
+    /* relaxed: no tool looks at a part that is TAKEN. */
+    if (shc_a64_load_relaxed(&group->device_kept) != 0)
+        memset(group->device_records, 0, sizeof group->device_records);
 }
 
 /* All but `state`. */
@@ -123,8 +132,7 @@ static void clear_part(struct shc_board_group_shm *group)
 void shc_board_begin(struct shc_board *board, const struct shc_board_process *process,
                      const struct shc_board_facts *facts)
 {
-    board->level = SHC_BOARD_OFF;
-    board->header = process->header;
+    *board = (struct shc_board){.level = SHC_BOARD_OFF, .header = process->header};
     board->shm = process->header ? take_part(process->header) : NULL;
     if (!board->shm)
         return;
@@ -185,7 +193,23 @@ void shc_board_made(struct shc_board *board, const struct shc_seat *seat)
     shc_a32_store_release(&group->state, SHC_BOARD_MADE);
 }
 
-void shc_board_fail(const struct shc_board *board, enum shc_status status, const char *reason)
+static void store_end(struct shc_board_group_shm *group, const struct shc_board_end *end)
+{
+    struct shc_board_end_shm *shm = &group->end;
+    shm->finder = (uint32_t)end->finder + 1;
+    if (end->rank < 0)
+        return;
+    shm->rank = (uint32_t)end->rank + 1;
+    shm->pid = end->pid;
+    shm->died = end->died;
+    shm->kind = (uint32_t)end->how.kind;
+    shm->code = end->how.code;
+    shm->last_call = end->last_call;
+    snprintf(shm->why, sizeof shm->why, "%s", end->why);
+}
+
+void shc_board_fail(const struct shc_board *board, enum shc_status status, const char *reason,
+                    const struct shc_board_end *end)
 {
     struct shc_board_group_shm *group = board->shm;
     if (board->level == SHC_BOARD_OFF) {
@@ -196,6 +220,7 @@ void shc_board_fail(const struct shc_board *board, enum shc_status status, const
     if (shc_a32_exchange_acq_rel(&group->failed_once, 1) != 0)
         return;
     snprintf(group->reason, sizeof group->reason, "%s", reason);
+    store_end(group, end);
     /* release board/failed -> acquire in a tool outside: the reason. */
     shc_a32_store_release(&group->status, (uint32_t)status);
     shc_dump_failure(board);
@@ -267,6 +292,13 @@ void shc_board_unblock(const struct shc_board *board)
     shc_a64_store_release(&block->thread, 0);
 }
 
+/* What a record of a message, or of a GPU's work, has. */
+struct fields {
+    uint64_t begin, end, what, count, bytes, pair;
+    int peer;
+    int32_t tag;
+};
+
 _Static_assert(SHC_BOARD_CALL_WORDS <= SHC_BOARD_WHOM_WORDS, "store_text() has room");
 
 static void store_text(shc_a64 *words, size_t count, const char *text)
@@ -285,7 +317,8 @@ void shc_board_device(const struct shc_board *board, const struct shc_device_wor
 {
     if (board->level == SHC_BOARD_OFF)
         return;
-    struct shc_board_device_shm *device = &board->shm->device;
+    struct shc_board_device_shm *device =
+        work->messages ? &board->shm->device_messages : &board->shm->device;
     /* relaxed: one writer. */
     const uint64_t number = shc_a64_load_relaxed(&device->number) + 1;
     /* relaxed: the release stores after it keep it before the rest. */
@@ -298,6 +331,10 @@ void shc_board_device(const struct shc_board *board, const struct shc_device_wor
     shc_a64_store_release(&device->since_ns, work->since_ns);
     store_text(device->call, SHC_BOARD_CALL_WORDS, work->call);
     store_text(device->whom, SHC_BOARD_WHOM_WORDS, work->whom);
+    for (int i = 0; i < SHC_MAX_WORLD / 64; i++) {
+        /* release board/device -> acquire in a tool outside: the number was odd before. */
+        shc_a64_store_release(&device->missing[i], work->missing[i]);
+    }
     /* release board/device -> acquire in a tool outside: the rest. */
     shc_a64_store_release(&device->number, number + 1);
 }
@@ -331,6 +368,31 @@ void shc_board_messages(const struct shc_board *board, const struct shc_board_pe
     shc_a64_store_release(&messages->number, number + 1);
 }
 
+/* The record of that number in a ring of so many. */
+static void store_record(struct shc_board_record_shm *record, uint64_t number,
+                         const struct fields *fields)
+{
+    /* relaxed: the release stores after it keep it before the fields. */
+    shc_a64_store_relaxed(&record->number, 0);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->begin, fields->begin);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->end, fields->end);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->what, fields->what);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->count, fields->count);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->bytes, fields->bytes);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->peer,
+                          (uint32_t)fields->peer | (uint64_t)(uint32_t)fields->tag << 32);
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    shc_a64_store_release(&record->pair, fields->pair);
+    /* release board/kept -> acquire in a tool outside: the fields. */
+    shc_a64_store_release(&record->number, number);
+}
+
 void shc_board_keep(const struct shc_board *board, const struct shc_board_message *message)
 {
     if (board->level == SHC_BOARD_OFF)
@@ -338,28 +400,44 @@ void shc_board_keep(const struct shc_board *board, const struct shc_board_messag
     struct shc_board_group_shm *group = board->shm;
     /* relaxed: one writer, under the lock of messages. */
     const uint64_t number = shc_a64_load_relaxed(&group->kept_messages) + 1;
+    const struct fields fields = {
+        .begin = message->begun_ticks,
+        .end = shc_clock_ticks(),
+        .what = (uint64_t)message->kind | (uint64_t)message->dtype << 8 |
+                (uint64_t)message->status << 24,
+        .count = message->count,
+        .bytes = message->bytes,
+        .peer = message->peer,
+        .tag = message->tag,
+        .pair = message->pair,
+    };
     struct shc_board_record_shm *record = &group->kept[number & (SHC_BOARD_KEPT - 1)];
-    const uint64_t what =
-        (uint64_t)message->kind | (uint64_t)message->dtype << 8 | (uint64_t)message->status << 24;
-    /* relaxed: the release stores after it keep it before the fields. */
-    shc_a64_store_relaxed(&record->number, 0);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->begin, message->begun_ticks);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->end, shc_clock_ticks());
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->what, what);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->count, message->count);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->bytes, message->bytes);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->peer,
-                          (uint32_t)message->peer | (uint64_t)(uint32_t)message->tag << 32);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->pair, message->pair);
-    /* release board/kept -> acquire in a tool outside: the fields. */
-    shc_a64_store_release(&record->number, number);
+    store_record(record, number, &fields);
     /* release board/kept -> acquire in a tool outside: the record. */
     shc_a64_store_release(&group->kept_messages, number);
+}
+
+void shc_board_keep_device(const struct shc_board *board, const struct shc_op *op, uint64_t number,
+                           uint64_t count, uint64_t begun_ns)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    struct shc_board_group_shm *group = board->shm;
+    /* relaxed: one writer. */
+    const uint64_t kept = shc_a64_load_relaxed(&group->device_kept) + 1;
+    const struct fields fields = {
+        .begin = begun_ns,
+        .end = shc_clock_ns(),
+        .what = (uint64_t)op->kind | (uint64_t)op->dtype << 8 | (uint64_t)op->redop << 16 |
+                (uint64_t)(uint32_t)op->root << 32,
+        .count = count,
+        .bytes = count * op->elem_bytes,
+        .peer = op->peer,
+        .tag = op->tag,
+        .pair = number,
+    };
+    struct shc_board_record_shm *record = &group->device_records[kept & (SHC_BOARD_DEVICE - 1)];
+    store_record(record, kept, &fields);
+    /* release board/kept -> acquire in a tool outside: the record. */
+    shc_a64_store_release(&group->device_kept, kept);
 }

@@ -3,7 +3,7 @@
 /*
  * The board: what a process does in its groups, for tools that look from outside (`shmcoll status`). It is
  * a memfd, which this process alone can write and which every process of the same user can read, even while
- * this one is stopped. docs/internals/board.md has its rules and offsets, python/shmcoll/watch/board.py
+ * this one is stopped. docs/internals/protocol/board.md has its rules, python/shmcoll/watch/board.py
  * reads it. Ranks that are late read each other's boards, to find a cycle of waits (proto/deadlock.h).
  *
  * Each field has one writer: the thread that holds the group's runner, unless its comment names another.
@@ -18,13 +18,17 @@
 
 #define SHC_BOARD_NAME    "shmcoll:board"              /* of the memfd */
 #define SHC_BOARD_MAGIC   UINT64_C(0x6472616f626d6873) /* "shmboard" in memory */
-#define SHC_BOARD_VERSION 2
+#define SHC_BOARD_VERSION 3
 #define SHC_BOARD_GROUPS  512
 #define SHC_BOARD_RECORDS 256 /* the last calls of each group; a power of two */
 #define SHC_BOARD_KEPT    256 /* the last messages that are kept; a power of two */
+#define SHC_BOARD_DEVICE  128 /* the last operations and messages on a GPU that are kept */
 #define SHC_BOARD_TEXT    64
 #define SHC_BOARD_REASON  512
 #define SHC_BOARD_KINDS   16
+
+#define SHC_BOARD_SHORT_BYTES SHC_SMALL_SLOT_BYTES
+#define SHC_BOARD_SHORT_CALLS 6 /* of 7, so that no power of two keeps step with it */
 
 #define SHC_BOARD_CALL_WORDS 16 /* of text */
 #define SHC_BOARD_WHOM_WORDS 32
@@ -61,6 +65,8 @@ struct shc_board_header_shm {
     char job[64];         /* "": no launcher has named it */
     uint32_t kept_offset; /* of the records of messages in a group; they are like those of calls */
     uint32_t kept_count;
+    uint32_t device_offset; /* of those of a GPU */
+    uint32_t device_count;
 };
 
 enum shc_board_state {
@@ -75,7 +81,7 @@ enum shc_board_state {
 struct shc_board_record_shm {
     shc_a64 number; /* the epoch, or which message is kept; 0 while the rest changes */
     shc_a64 begin;  /* in ticks */
-    shc_a64 end;    /* 0: it has not ended */
+    shc_a64 end;    /* 0: it has not ended; of short calls an estimate (BOARD-19) */
     shc_a64 what;   /* kind, dtype, redop, status: a byte each; then the root, 32 bits */
     shc_a64 count;  /* elements */
     shc_a64 bytes;
@@ -105,14 +111,16 @@ struct shc_board_messages_shm {
     shc_a64 since_ns; /* CLOCK_MONOTONIC */
 };
 
-/* Operations on a GPU, whose calls return before they are carried out. Stored by the thread that watches them. */
+/* Operations, or messages, on a GPU, whose calls return before they are carried out. Stored by the thread that watches
+ * them. */
 struct shc_board_device_shm {
     shc_a64 number; /* odd while the rest changes */
     shc_a64 called;
     shc_a64 done;
     shc_a64 since_ns; /* since when the oldest one that is not over is under way; CLOCK_MONOTONIC */
-    shc_a64 call[SHC_BOARD_CALL_WORDS]; /* that operation, as text */
-    shc_a64 whom[SHC_BOARD_WHOM_WORDS]; /* whom it waits for, as text */
+    shc_a64 call[SHC_BOARD_CALL_WORDS];  /* that operation, as text */
+    shc_a64 whom[SHC_BOARD_WHOM_WORDS];  /* whom it waits for, as text */
+    shc_a64 missing[SHC_MAX_WORLD / 64]; /* a bit for each of these ranks */
 };
 
 /* A thread of the application that sleeps in a wait on this group: the first one, if there are several. Only
@@ -126,6 +134,18 @@ struct shc_board_block_shm {
     shc_a32 kind; /* of the message, as the tag */
     shc_a32 tag;
     uint32_t reserved;
+};
+
+/* Whose end has failed the group, and which rank found the failure. Stored like the reason; zeros: not known. */
+struct shc_board_end_shm {
+    uint32_t finder; /* 1 + rank */
+    uint32_t rank;   /* 1 + the rank that has ended; 0: the reason is another one */
+    int32_t pid;     /* as the group knows it */
+    uint32_t died;   /* 1: without leaving the group */
+    uint32_t kind;   /* enum shc_os_end_kind */
+    int32_t code;
+    uint64_t last_call; /* its newest collective; 0: it has made none */
+    char why[96];       /* the exception that it has told of, or "" */
 };
 
 #define SHC_BOARD_ANY UINT32_MAX /* a message of any rank */
@@ -172,7 +192,10 @@ struct shc_board_group_shm {
     shc_a64 looked_ns; /* when the thread in `block` last looked in vain for what it waits for */
     struct shc_board_sum_shm sums[SHC_BOARD_KINDS] __attribute__((aligned(SHC_LINE_BYTES)));
     struct shc_board_device_shm device __attribute__((aligned(SHC_LINE_BYTES)));
+    struct shc_board_device_shm device_messages;
+    shc_a64 device_kept;   /* so many records of a GPU's work were stored; that thread */
     shc_a64 kept_messages; /* so many records of messages were stored; under the lock of messages */
+    struct shc_board_end_shm end; /* any thread; stored before `status` */
 
     /* On pages of their own. */
     int32_t pids[SHC_MAX_WORLD] __attribute__((aligned(SHC_PAGE_BYTES)));
@@ -180,6 +203,8 @@ struct shc_board_group_shm {
     shc_a64 waited_ns[SHC_MAX_WORLD]; /* asleep, for each rank */
     struct shc_board_record_shm records[SHC_BOARD_RECORDS] __attribute__((aligned(SHC_PAGE_BYTES)));
     struct shc_board_record_shm kept[SHC_BOARD_KEPT];
+    /* `begin` and `end` are in ns; of a collective, `pair` is its number. */
+    struct shc_board_record_shm device_records[SHC_BOARD_DEVICE];
 };
 
 /* ---- the process's board ---- */
@@ -216,8 +241,20 @@ void shc_board_describe(const struct shc_board *board, const char *description);
 /* MADE. pre: the ranks have met. */
 void shc_board_made(struct shc_board *board, const struct shc_seat *seat);
 
+/* What a reason says, as facts. */
+struct shc_board_end {
+    int finder; /* the rank that found the failure */
+    int rank;   /* whose end is the reason; -1: it is another one, and the rest does not count */
+    int32_t pid;
+    bool died;
+    struct shc_os_end how;
+    uint64_t last_call;
+    const char *why;
+};
+
 /* The group has failed; only the first reason is kept. Any thread. */
-void shc_board_fail(const struct shc_board *board, enum shc_status status, const char *reason);
+void shc_board_fail(const struct shc_board *board, enum shc_status status, const char *reason,
+                    const struct shc_board_end *end);
 
 void shc_board_close(const struct shc_board *board);
 
@@ -328,25 +365,42 @@ SHC_INLINE void shc_board_enter(const struct shc_board *board, uint64_t epoch,
 
 SHC_COLD void shc_board_note_clock(const struct shc_board *board, uint64_t now_ns);
 
-/* And leaves it, with that status. */
-SHC_INLINE void shc_board_leave(const struct shc_board *board, uint64_t epoch,
-                                const struct shc_call *call, enum shc_status status)
+/* How long the call that began then has taken. To read the counter costs up to a tenth of a short call, so
+ * one that is like the call before and did not wait is taken to last as long (BOARD-19). */
+SHC_INLINE uint64_t shc_board_took(struct shc_board *board, uint64_t begin,
+                                   const struct shc_call *call, bool waited)
+{
+    if (!waited && call->hash == board->short_hash && board->short_left > 0) {
+        board->short_left--;
+        return board->short_ticks;
+    }
+    const uint64_t ticks = shc_clock_ticks() - begin;
+    const bool is_short = !waited && call->count * call->elem_bytes <= SHC_BOARD_SHORT_BYTES;
+    board->short_hash = call->hash;
+    board->short_ticks = ticks;
+    board->short_left = is_short ? SHC_BOARD_SHORT_CALLS : 0;
+    return ticks;
+}
+
+/* And leaves it, with that status. `waited`: for another rank, and not just for a moment. */
+SHC_INLINE void shc_board_leave(struct shc_board *board, uint64_t epoch,
+                                const struct shc_call *call, enum shc_status status, bool waited)
 {
     if (SHC_UNLIKELY(board->level == SHC_BOARD_OFF))
         return;
     shc_board_count(board, call->kind, call->count * call->elem_bytes);
     if (SHC_LIKELY(board->level == SHC_BOARD_TIMES)) {
         struct shc_board_record_shm *record = shc_board_record(board, epoch);
-        const uint64_t now = shc_clock_ticks();
         /* relaxed: this thread stored it. */
         const uint64_t begin = shc_a64_load_relaxed(&record->begin);
+        const uint64_t ticks = shc_board_took(board, begin, call, waited || status != SHC_OK);
         if (SHC_UNLIKELY(status != SHC_OK)) {
             /* relaxed: `end` comes after it. */
             shc_a64_store_relaxed(&record->what, shc_board_what(call, status));
         }
         /* release board/record -> acquire in a tool outside: the status. */
-        shc_a64_store_release(&record->end, now);
-        shc_board_add(&board->shm->sums[call->kind].ticks, now - begin);
+        shc_a64_store_release(&record->end, begin + ticks);
+        shc_board_add(&board->shm->sums[call->kind].ticks, ticks);
         if (SHC_UNLIKELY((epoch & 0xffff) == 0))
             shc_board_note_clock(board, shc_clock_ns());
     }
@@ -411,6 +465,10 @@ void shc_board_unblock(const struct shc_board *board);
 
 /* One thread at a time. */
 void shc_board_device(const struct shc_board *board, const struct shc_device_work *work);
+
+/* Keeps what has ended on a GPU, as shc_comm_keep_device(). The same thread. */
+void shc_board_keep_device(const struct shc_board *board, const struct shc_op *op, uint64_t number,
+                           uint64_t count, uint64_t begun_ns);
 
 /* What is pending, under the lock of messages. */
 struct shc_board_pending {

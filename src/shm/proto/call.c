@@ -8,6 +8,14 @@
 
 enum { CALL_WORDS = SHC_CALL_RECORD_SEAL, WORDS_READ = SHC_CALL_RECORD_SEAL + 1 };
 
+enum shc_status shc_op_check_reserved(const struct shc_op *op)
+{
+    if (op->reserved == 0)
+        return SHC_OK;
+    return shc_fail(SHC_ERR_INVALID, "%s: the operation's reserved field is not 0",
+                    shc_op_kind_name(op->kind));
+}
+
 enum shc_status shc_op_elem_bytes(const struct shc_op *op, uint32_t *elem_bytes)
 {
     if ((unsigned)op->dtype >= SHC_DTYPE_COUNT)
@@ -75,16 +83,16 @@ void shc_call_settle(struct shc_call *call)
     call->agreed = hash_of(words);
 }
 
-void shc_call_rewrite(struct shc_call_record_shm *said, const struct shc_call *call)
+void shc_call_rewrite(struct shc_call_record_shm *record, const struct shc_call *call)
 {
     uint64_t words[CALL_WORDS];
     encode(call, words);
     for (int i = 0; i < CALL_WORDS; i++) {
         /* relaxed: for messages only; the seal shows a reader that the words belong together. */
-        shc_a64_store_relaxed(&said->words[i], words[i]);
+        shc_a64_store_relaxed(&record->words[i], words[i]);
     }
     /* relaxed: only this rank reads it. */
-    shc_a64_store_relaxed(&said->words[SHC_CALL_RECORD_HASH], call->hash);
+    shc_a64_store_relaxed(&record->words[SHC_CALL_RECORD_HASH], call->hash);
 }
 
 void shc_call_text(const struct shc_seat *seat, const struct shc_call *call, uint64_t epoch,
@@ -114,14 +122,14 @@ void shc_call_text(const struct shc_seat *seat, const struct shc_call *call, uin
 }
 
 /* One call as it is now; 0 if there is none, or if it is being rewritten. */
-static uint64_t read_record(const struct shc_call_record_shm *said, struct shc_call *call)
+static uint64_t read_record(const struct shc_call_record_shm *record, struct shc_call *call)
 {
     uint64_t words[WORDS_READ];
-    /* acquire call/said <- release in shc_call_publish(). */
-    uint64_t epoch = shc_a64_load_acquire(&said->epoch);
+    /* acquire call/record <- release in shc_call_publish(). */
+    uint64_t epoch = shc_a64_load_acquire(&record->epoch);
     for (int i = 0; i < WORDS_READ; i++) {
         /* relaxed: words that do not belong together, or not to this epoch, do not match the seal. */
-        words[i] = shc_a64_load_relaxed(&said->words[i]);
+        words[i] = shc_a64_load_relaxed(&record->words[i]);
     }
     *call = decode(words);
     return words[SHC_CALL_RECORD_SEAL] == hash_of(words) + epoch ? epoch : 0;
@@ -156,4 +164,14 @@ void shc_call_last_clause(const struct shc_seat *seat, int rank, char *text, siz
         snprintf(text, capacity, "its last call was %s", call);
     else
         snprintf(text, capacity, "it had made no call yet");
+}
+
+const char *shc_call_lent_slot(const struct shc_seat *seat, uint64_t before)
+{
+    const struct shc_hand_off_slot *slot_of = &seat->hand_off_slot;
+    if (seat->world_size != SHC_HAND_OFF_SLOT_RANKS)
+        return shc_seat_slot_in(seat, seat->rank, before);
+    if (slot_of->epoch == before)
+        return shc_seat_hand_off_slot(seat, slot_of->slot);
+    return slot_of->giver == seat->rank ? shc_seat_hand_off_slot(seat, 1 - slot_of->slot) : NULL;
 }

@@ -6,7 +6,7 @@
  * Two lines per rank, by parity of the epoch. A rank leaves operation k-1 only after all ranks have
  * published it, and a rank that has published k-1 has read all of k-2. So line k & 1 is free when k
  * begins. (With one line, a rank that returns from k and publishes k+1 would overwrite a k that
- * another rank has not read yet.) The same holds for the small slots, and for relay slots. It holds
+ * another rank has not read yet.) The same holds for the small slots, and for hand-off slots. It holds
  * for every rank. So in a world of two the rank that has read a line stores to it next
  * (shc_seat_host()).
  *
@@ -29,6 +29,9 @@ struct shc_call {
     uint64_t agreed; /* of what ranks compare when they meet: shc_call_settle() */
 };
 
+/* SHC_ERR_INVALID: the operation asks for what only a later version of the library knows. */
+SHC_NODISCARD enum shc_status shc_op_check_reserved(const struct shc_op *op);
+
 /* The length of an element of the operation's tensors. SHC_ERR_INVALID: no such dtype, or length. */
 SHC_NODISCARD enum shc_status shc_op_elem_bytes(const struct shc_op *op, uint32_t *elem_bytes);
 
@@ -41,22 +44,22 @@ enum { SHC_CALL_RECORD_SEAL = 3, SHC_CALL_RECORD_HASH = 4 };
 
 /* Stores the words if the call differs from the one before. Cold: a training makes the same call
  * again and again. */
-SHC_COLD void shc_call_rewrite(struct shc_call_record_shm *said, const struct shc_call *call);
+SHC_COLD void shc_call_rewrite(struct shc_call_record_shm *record, const struct shc_call *call);
 
 /* Publishes the call in this rank's line. Does not ring the bell. pre: settled. */
 SHC_INLINE void shc_call_publish(const struct shc_seat *seat, uint64_t epoch,
                                  const struct shc_call *call)
 {
-    struct shc_call_record_shm *said = shc_seat_call_record(seat, seat->rank, epoch);
+    struct shc_call_record_shm *record = shc_seat_call_record(seat, seat->rank, epoch);
     struct shc_call_shm *line = shc_seat_call(seat, seat->rank, epoch);
     /* relaxed: only this rank stores to it. */
-    if (SHC_UNLIKELY(shc_a64_load_relaxed(&said->words[SHC_CALL_RECORD_HASH]) != call->hash))
-        shc_call_rewrite(said, call);
+    if (SHC_UNLIKELY(shc_a64_load_relaxed(&record->words[SHC_CALL_RECORD_HASH]) != call->hash))
+        shc_call_rewrite(record, call);
     /* relaxed: the seal alone shows whether it fits the words. */
-    shc_a64_store_relaxed(&said->words[SHC_CALL_RECORD_SEAL], call->hash + epoch);
-    /* release call/said -> acquire in read_record(): the words. Before the line: a rank that sees the
+    shc_a64_store_relaxed(&record->words[SHC_CALL_RECORD_SEAL], call->hash + epoch);
+    /* release call/record -> acquire in read_record(): the words. Before the line: a rank that sees the
      * line finds the call here, too. */
-    shc_a64_store_release(&said->epoch, epoch);
+    shc_a64_store_release(&record->epoch, epoch);
     line->hash = call->agreed;
     /* release call/publish -> acquire in shc_wait_has_reached(): hash, payload, and the slot or
      * cell filled before; that all slots of the operation before have been read. */
@@ -82,3 +85,7 @@ bool shc_call_latest_text(const struct shc_seat *seat, int rank, char *text, siz
 
 /* The same as a clause: "its last call was broadcast #411 (...)" or "it had made no call yet". */
 void shc_call_last_clause(const struct shc_seat *seat, int rank, char *text, size_t capacity);
+
+/* What this rank alone filled in the operation before, if it will fill it again. NULL for a hand-off slot to
+ * which the other one of two ranks stores in this operation. */
+const char *shc_call_lent_slot(const struct shc_seat *seat, uint64_t before);

@@ -24,7 +24,7 @@ void shc_cma_tell(struct shc_seat *seat, struct shc_identity *identity)
 /* A thread of the rank's process that lives as long as the process. */
 static int32_t thread_of(const struct shc_seat *seat, int rank)
 {
-    /* acquire life/own <- release in shc_os_robust_link(): the liveness's thread id; 0: it has ended. */
+    /* acquire life/own <- release in shc_os_robust_link(): the liveness thread's thread id; 0: it has ended. */
     const uint32_t life = shc_a32_load_acquire(&shc_seat_member(seat, rank)->life);
     return (int32_t)(life & SHC_OS_OWNER_MASK);
 }
@@ -54,16 +54,20 @@ struct giver {
     bool in_vain; /* its process could not be found, or the group has failed */
 };
 
+bool shc_cma_has_withdrawn(const struct shc_seat *seat, int rank, uint64_t epoch)
+{
+    /* acquire cma/withdrawn <- acq_rel in shc_cma_withdraw(): that it may change its memory. */
+    return shc_a64_load_acquire(&shc_seat_cma(seat, rank, epoch)->withdrawn) == epoch;
+}
+
 /* Has that rank's memory held what it offered until now? The copy before this call is complete: the
  * system call ends with a barrier (it drops a reference to that process's memory). */
 static bool has_kept(void *arg)
 {
     const struct giver *giver = arg;
     const struct shc_seat *seat = giver->wait->seat;
-    const struct shc_cma_shm *offer = shc_seat_cma(seat, giver->rank, giver->wait->epoch);
-    /* acquire cma/withdrawn <- acq_rel in shc_cma_withdraw(): that it may change its memory. */
-    const bool withdrawn = shc_a64_load_acquire(&offer->withdrawn) == giver->wait->epoch;
-    return !giver->in_vain && !withdrawn && shc_member_has_memory(seat, giver->rank);
+    return !giver->in_vain && !shc_cma_has_withdrawn(seat, giver->rank, giver->wait->epoch) &&
+           shc_member_has_memory(seat, giver->rank);
 }
 
 /* The rank has published, or the wait finds out what has become of it. */
@@ -79,15 +83,13 @@ static enum shc_status confirm(struct shc_wait *wait, struct giver *giver)
     return shc_wait_for(wait, &target);
 }
 
-/* What has become of the rank, or of the group. */
-static enum shc_status find_out(struct shc_wait *wait, int giver)
+enum shc_status shc_cma_find_out(struct shc_wait *wait, int giver)
 {
     struct giver lost = {.wait = wait, .rank = giver, .in_vain = true};
     return confirm(wait, &lost);
 }
 
-/* Or this rank is to end. */
-static bool has_failed(const struct shc_wait *wait)
+bool shc_cma_has_failed(const struct shc_wait *wait)
 {
     const struct shc_seat *seat = wait->seat;
     /* acquire seat/closed <- acq_rel in close_comm(): no other data. */
@@ -100,12 +102,12 @@ static enum shc_status fail_copy(struct shc_wait *wait, int giver, int error)
     char reason[512];
     bool over = false;
     for (int look = 0; !over && look < GRACE_LOOKS; look++) {
-        over = !has_kept(&whole) || has_failed(wait);
+        over = !has_kept(&whole) || shc_cma_has_failed(wait);
         if (!over)
             shc_os_sleep_ns(GRACE_NS);
     }
     if (over)
-        return find_out(wait, giver);
+        return shc_cma_find_out(wait, giver);
     snprintf(reason, sizeof reason,
              "%s could not copy its block from the memory of %s to its own output "
              "(process_vm_readv: %s); with SHMCOLL_CMA=off it does not try to",
@@ -121,8 +123,8 @@ enum shc_status shc_cma_copy(struct shc_wait *wait, int giver, void *to, size_t 
         SHC_READ_ONCE(shc_seat_cma(seat, giver, wait->epoch)->address[seat->rank]);
     struct giver whole = {.wait = wait, .rank = giver};
     for (size_t done = 0; done < bytes; done += PIECE_BYTES) {
-        if (has_failed(wait))
-            return find_out(wait, giver);
+        if (shc_cma_has_failed(wait))
+            return shc_cma_find_out(wait, giver);
         const int error =
             shc_os_process_read(thread_of(seat, giver), from + done, (char *)to + done,
                                 shc_min_size(PIECE_BYTES, bytes - done));

@@ -32,3 +32,12 @@ SHC_NODISCARD enum shc_status shc_cma_copy(struct shc_wait *wait, int giver, voi
 
 /* This rank ends an operation in which others may be reading its memory. */
 void shc_cma_withdraw(const struct shc_seat *seat, uint64_t epoch);
+
+/* Has that rank ended it so? What it has stored since may have been read as what it gave. */
+bool shc_cma_has_withdrawn(const struct shc_seat *seat, int rank, uint64_t epoch);
+
+/* Has the operation failed, or is this rank to end? */
+bool shc_cma_has_failed(const struct shc_wait *wait);
+
+/* Waits until it shows what has become of that rank, or of the group, and fails with that. */
+SHC_NODISCARD enum shc_status shc_cma_find_out(struct shc_wait *wait, int rank);

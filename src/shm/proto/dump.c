@@ -20,6 +20,8 @@ union piece {
 _Static_assert(sizeof(union piece) == REST_BYTES, "a part without its records is one piece");
 _Static_assert(SHC_BOARD_RECORDS % RECORDS_AT_ONCE == 0, "and they are whole pieces");
 _Static_assert(SHC_BOARD_KEPT % RECORDS_AT_ONCE == 0, "and so are those of messages");
+_Static_assert(SHC_BOARD_DEVICE % RECORDS_AT_ONCE == 0, "and those of a GPU");
+_Static_assert(SHC_BOARD_DEVICE <= SHC_BOARD_KEPT, "write_kept() has zeros enough");
 
 static const struct shc_board_group_shm *part_at(const struct shc_board_header_shm *header,
                                                  int index)
@@ -56,12 +58,16 @@ static void copy_rest(void *to, const struct shc_board_group_shm *part)
         const uint64_t messages = shc_a64_load_acquire(&part->messages.number);
         /* acquire board/device <- release in shc_board_device(): the text has not changed. */
         const uint64_t device = shc_a64_load_acquire(&part->device.number);
+        /* acquire board/device <- release in shc_board_device(): the text has not changed. */
+        const uint64_t mail = shc_a64_load_acquire(&part->device_messages.number);
         /* relaxed: the copy is this thread's. */
         if (clock % 2 == 0 && clock == shc_a64_load_relaxed(&copy->clock_number) &&
             /* relaxed: the copy is this thread's. */
             messages % 2 == 0 && messages == shc_a64_load_relaxed(&copy->messages.number) &&
             /* relaxed: the copy is this thread's. */
-            device % 2 == 0 && device == shc_a64_load_relaxed(&copy->device.number))
+            device % 2 == 0 && device == shc_a64_load_relaxed(&copy->device.number) &&
+            /* relaxed: the copy is this thread's. */
+            mail % 2 == 0 && mail == shc_a64_load_relaxed(&copy->device_messages.number))
             return;
     }
 }
@@ -94,24 +100,34 @@ static int write_records(const struct shc_os_new_file *file,
 }
 
 /* Without a message that is kept their records are zeros: to look would give memory to their pages. */
-static int write_kept(const struct shc_os_new_file *file, const struct shc_board_group_shm *part)
+static int write_kept(const struct shc_os_new_file *file, const shc_a64 *number,
+                      const struct shc_board_record_shm *records, int count)
 {
     static const struct shc_board_record_shm none[SHC_BOARD_KEPT];
     /* acquire board/kept <- release in shc_board_keep(): the records. */
-    if (shc_a64_load_acquire(&part->kept_messages) == 0)
-        return shc_os_file_add(file, none, sizeof none);
-    const struct shc_board_record_shm *records = &part->kept[0];
-    return write_records(file, records, SHC_BOARD_KEPT);
+    /* acquire board/kept <- release in shc_board_keep_device(): the records. */
+    if (shc_a64_load_acquire(number) == 0)
+        return shc_os_file_add(file, none, (size_t)count * sizeof none[0]);
+    return write_records(file, records, count);
 }
 
 static int write_part(const struct shc_os_new_file *file, const struct shc_board_group_shm *part)
 {
     union piece piece;
+    const struct shc_board_record_shm *calls = &part->records[0];
+    const struct shc_board_record_shm *messages = &part->kept[0];
+    const struct shc_board_record_shm *device = &part->device_records[0];
+    const shc_a64 *messages_kept = &part->kept_messages;
+    const shc_a64 *device_kept = &part->device_kept;
     copy_rest(&piece, part);
     int error = shc_os_file_add(file, &piece, REST_BYTES);
     if (error == 0)
-        error = write_records(file, &part->records[0], SHC_BOARD_RECORDS);
-    return error == 0 ? write_kept(file, part) : error;
+        error = write_records(file, calls, SHC_BOARD_RECORDS);
+    if (error == 0)
+        error = write_kept(file, messages_kept, messages, SHC_BOARD_KEPT);
+    if (error == 0)
+        error = write_kept(file, device_kept, device, SHC_BOARD_DEVICE);
+    return error;
 }
 
 /* Which parts groups have, or that one. Groups take the first free part, so after one that was never used there is none:

@@ -12,12 +12,13 @@
  *   1024   struct shc_abort_shm           W: compare-and-swap, once
  *   1152   struct shc_decision_shm            W: rank 0, while the group is made
  *   1280   struct shc_late_shm            W: exchanges by ranks that are about to log
- *   2048   struct shc_member_shm [256]    W: compare-and-swap (life: its rank's liveness and the
+ *   2048   struct shc_member_shm [256]    W: compare-and-swap (life: its rank's liveness thread and the
  *                                            kernel)
  *   4096   block of rank 0                W: rank 0
  *   4096 + block_bytes * r  block of rank r, reserved and written by rank r:
  *
  *              0   struct shc_identity_shm    before the rank's verdict
+ *            320   struct shc_heap_shm        before its call line names a place in its heap
  *            384   struct shc_progress_shm
  *            512   struct shc_bell_shm        flag: exchanges by any rank
  *            640   struct shc_call_shm [2]    by parity of the epoch; W: of two ranks
@@ -43,7 +44,7 @@
  *                                                         none in a world of more than 2
  *   then           a long hand-off buffer                 with them; W: its holder
  *
- * After the mailboxes, in a world of two, relay slots [2], of which each rank reserves one; W: the giver
+ * After the mailboxes, in a world of two, hand-off slots [2], of which each rank reserves one; W: the giver
  */
 
 #include "shm/base/atomic.h"
@@ -51,7 +52,7 @@
 #include "shm/shmcoll.h"
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 38u
+#define SHC_LAYOUT_VERSION 40u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 24
@@ -105,7 +106,7 @@ struct shc_late_shm {
  *   LEAVING -> LEFT    any rank that finds the process gone; the rank, if its end takes long, or
  *                      if it closes
  *   ALIVE -> DEAD      any rank that finds the process gone
- * LEFT and DEAD are final. life holds the thread id of the rank's liveness; the kernel adds SHC_OS_OWNER_DIED
+ * LEFT and DEAD are final. life holds the thread id of the rank's liveness thread; the kernel adds SHC_OS_OWNER_DIED
  * when that thread ends. A rank is dead if its life word says so and its state is still ALIVE.
  */
 enum shc_member_state {
@@ -133,6 +134,22 @@ struct shc_identity {
 
 struct shc_identity_shm {
     struct shc_identity said; /* shc_seat_identity() copies it */
+};
+
+/* A heap's name: everything that another process needs to open that file of the rank's process and no other. */
+struct shc_heap_name {
+    struct shc_os_file_id file;
+    int32_t owner_fd;
+    uint32_t unused;
+    uint8_t nonce[SHC_NONCE_BYTES]; /* of the heap: an inode's number may come again */
+};
+
+/* The heap of the rank's process (docs/internals/protocol/heap.md). */
+struct shc_heap_shm {
+    shc_a32 named; /* 1: the name is there */
+    uint32_t unused;
+    struct shc_heap_name name;
+    uint8_t pad[16];
 };
 
 /* P = epoch << SHC_STEP_BITS | step, modulo 2^64, compared by signed difference. P >= s means: all
@@ -174,16 +191,22 @@ struct shc_call_record_shm {
 #define SHC_REASON_BYTES 768
 
 struct shc_reason_shm {
-    shc_a32 status; /* enum shc_status, stored last; 0: this rank has found nothing */
-    uint32_t whole; /* 1: all operations fail, whatever `epoch` says */
-    uint64_t epoch; /* the first operation that fails */
-    char text[SHC_REASON_BYTES - 16];
+    shc_a32 status;    /* enum shc_status, stored last; 0: this rank has found nothing */
+    uint32_t whole;    /* 1: all operations fail, whatever `epoch` says */
+    uint64_t epoch;    /* the first operation that fails */
+    uint32_t ended;    /* 1 + the rank whose end is the reason; 0: it is another one */
+    uint32_t died;     /* 1: without leaving the group */
+    uint32_t end_kind; /* enum shc_os_end_kind, as the finder saw it */
+    int32_t end_code;
+    char text[SHC_REASON_BYTES - 32];
 };
 
 /* Why the rank's process is about to end, in words: an exception that nobody caught. */
+#define SHC_WHY_BYTES 92
+
 struct shc_leaving_shm {
     shc_a32 told; /* 1: the text is there */
-    char text[92];
+    char text[SHC_WHY_BYTES];
 };
 
 /* A segment's name: everything another process needs to open that file and no other. */
@@ -298,7 +321,7 @@ struct shc_cma_shm {
 
 #define SHC_SMALL_SLOTS         2
 #define SHC_SMALL_SLOT_BYTES    8192
-#define SHC_HAND_OFF_SLOT_RANKS 2 /* a larger world has no relay slots */
+#define SHC_HAND_OFF_SLOT_RANKS 2 /* a larger world has no hand-off slots */
 #define SHC_HAND_OFF_SLOTS      2
 #define SHC_HAND_OFF_SLOT_BYTES 32768
 
@@ -308,6 +331,7 @@ struct shc_cma_shm {
 #define SHC_MEMBERS_OFFSET     2048
 #define SHC_BLOCKS_OFFSET      4096
 #define SHC_IDENTITY_OFFSET    0
+#define SHC_HEAP_OFFSET        320
 #define SHC_PROGRESS_OFFSET    384
 #define SHC_BELL_OFFSET        512
 #define SHC_CALLS_OFFSET       640
@@ -339,8 +363,11 @@ SHC_LAYOUT_ASSERT(SHC_BLOCKS_OFFSET <= SHC_OS_ROBUST_DISTANCE,
                   "a robust entry lies in the guard just before the mapping");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_os_process) == 40, "process");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_identity_shm) == 320 &&
-                      sizeof(struct shc_identity_shm) <= SHC_PROGRESS_OFFSET,
+                      sizeof(struct shc_identity_shm) <= SHC_HEAP_OFFSET,
                   "identity");
+SHC_LAYOUT_ASSERT(sizeof(struct shc_heap_shm) == 64 &&
+                      SHC_HEAP_OFFSET + sizeof(struct shc_heap_shm) <= SHC_PROGRESS_OFFSET,
+                  "heap");
 SHC_LAYOUT_ASSERT(SHC_PROGRESS_OFFSET % SHC_LINE_BYTES == 0, "progress has its own lines");
 SHC_LAYOUT_ASSERT(SHC_BELL_OFFSET % SHC_LINE_BYTES == 0, "bell has its own lines");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_call_shm) == SHC_LINE_BYTES, "call line");
@@ -371,7 +398,7 @@ SHC_LAYOUT_ASSERT(SHC_UNASKED_BYTES == SHC_CREDIT_BUFFERS * SHC_POOL_BYTES,
                   "a message without CTS may have to be put aside");
 SHC_LAYOUT_ASSERT(SHC_HAND_OFF_SLOT_RANKS == 2 && SHC_HAND_OFF_SLOTS == 2 &&
                       SHC_HAND_OFF_SLOT_BYTES % SHC_PAGE_BYTES == 0,
-                  "each rank reserves a relay slot, in whole pages");
+                  "each rank reserves a hand-off slot, in whole pages");
 SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_CMA_OFFSET,
                   "small slots");
 SHC_LAYOUT_ASSERT(sizeof(struct shc_cma_shm) % SHC_LINE_BYTES == 0 &&

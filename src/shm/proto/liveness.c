@@ -17,7 +17,7 @@ struct shc_liveness {
     struct shc_liveness *next;  /* for further words */
     uint32_t words;             /* linked here, or about to be */
     pthread_mutex_t askers;     /* one at a time */
-    shc_a32 request;            /* enum request: the asker's, then NONE by the liveness */
+    shc_a32 request;            /* enum request: the asker's, then NONE by the liveness thread */
     shc_a32 *life;              /* of the request */
     shc_a32 unmarked;           /* the kernel marks no words here */
     struct shc_os_thread thread;
@@ -135,8 +135,8 @@ static void ask(struct shc_liveness *liveness, enum request request, shc_a32 *li
     pthread_mutex_unlock(&liveness->askers);
 }
 
-/* The first liveness with room for one more word. If no thread can be made, the last liveness takes it.
- * The kernel then leaves out that liveness's oldest words, and ranks that look at the process see its
+/* The first liveness thread with room for one more word. If no thread can be made, the last liveness thread takes it.
+ * The kernel then leaves out that liveness thread's oldest words, and ranks that look at the process see its
  * end. */
 static struct shc_liveness *find_room(struct shc_liveness *first)
 {

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define MISSING_LISTED 4
+#define FOLLOWERS      7            /* if all ranks wait, each of them is looked at by others */
 #define ENDING_NS      SHC_NS_PER_S /* the time that the kernel may take to tear down a process */
 
 /* A process has taken longer to end than a kernel takes. Several threads may note that here at the
@@ -114,9 +115,9 @@ bool shc_member_process_gone(const struct shc_seat *seat, int rank)
     return dumping_core;
 }
 
-/* The process has been killed, but the thread that has the life word has not got a CPU to end yet.
- * A process with many groups has several such threads, and other ranks may have seen another one's
- * end. */
+/* The process has been killed, but the thread that has the life word has not got a CPU to end yet; or the process
+ * writes a core dump. A process with many groups has several such threads, and other ranks may have seen another
+ * one's end. */
 static bool is_about_to_die(const struct shc_seat *seat, int rank)
 {
     struct shc_member_shm *member = shc_seat_member(seat, rank);
@@ -138,6 +139,17 @@ void shc_member_look_at_processes(const struct shc_seat *seat, int first, int co
     }
 }
 
+void shc_member_look_at_threads(const struct shc_seat *seat, int peer)
+{
+    if (peer >= 0 && peer != seat->rank && is_about_to_die(seat, peer))
+        shc_member_declare_dead(seat, peer);
+    for (int turn = 1; turn < seat->world_size && turn <= FOLLOWERS; turn++) {
+        const int rank = shc_seat_peer(seat, turn);
+        if (rank != peer && is_about_to_die(seat, rank))
+            shc_member_declare_dead(seat, rank);
+    }
+}
+
 int shc_member_find_dead(const struct shc_seat *seat, int other)
 {
     for (int rank = 0; rank < seat->world_size; rank++)
@@ -153,33 +165,59 @@ void shc_member_tell_why(const struct shc_seat *seat, const char *why)
     if (shc_a32_load_relaxed(&leaving->told) != 0)
         return;
     snprintf(leaving->text, sizeof leaving->text, "%s", why);
-    /* release leaving/told -> acquire in shc_member_end_text(): the text. */
+    /* release leaving/told -> acquire in why_text(): the text. */
     shc_a32_store_release(&leaving->told, 1);
 }
 
-void shc_member_end_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
+/* The exception that the rank has told of, or "". */
+static void why_text(const struct shc_seat *seat, int rank, char text[SHC_WHY_BYTES])
 {
     struct shc_leaving_shm *leaving = shc_seat_leaving(seat, rank);
-    char why[sizeof leaving->text], status[32];
-    const struct shc_os_process process = shc_seat_process(seat, rank);
     text[0] = '\0';
     /* acquire leaving/told <- release in shc_member_tell_why(): the text. */
-    if (shc_a32_load_acquire(&leaving->told) != 0) {
-        shc_copy_text_once(why, leaving->text, sizeof why);
-        snprintf(text, capacity, " because of %s", why);
-        return;
-    }
-    shc_os_process_end_text(&seat->self, &process, status, sizeof status);
-    if (status[0])
-        snprintf(text, capacity, ", %s", status);
+    if (shc_a32_load_acquire(&leaving->told) != 0)
+        shc_copy_text_once(text, leaving->text, sizeof leaving->text);
 }
 
-void shc_member_left_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
+struct shc_member_end shc_member_get_end(const struct shc_seat *seat, int rank)
 {
-    char end[128];
-    shc_member_end_text(seat, rank, end, sizeof end);
+    const struct shc_os_process process = shc_seat_process(seat, rank);
+    return (struct shc_member_end){.rank = rank,
+                                   .died = shc_member_look(seat, rank) == SHC_MEMBER_DEAD,
+                                   .how = shc_os_process_end(&seat->self, &process)};
+}
+
+void shc_member_end_text(const struct shc_seat *seat, const struct shc_member_end *end, char *text,
+                         size_t capacity)
+{
+    char why[SHC_WHY_BYTES];
+    why_text(seat, end->rank, why);
+    text[0] = '\0';
+    if (why[0])
+        snprintf(text, capacity, " because of %s", why);
+    else if (end->how.kind == SHC_OS_END_SIGNAL)
+        snprintf(text, capacity, ", killed by signal %d", end->how.code);
+    else if (end->how.kind == SHC_OS_END_EXIT)
+        snprintf(text, capacity, ", exit code %d", end->how.code);
+}
+
+void shc_member_death_text(const struct shc_seat *seat, const struct shc_member_end *end,
+                           char *text, size_t capacity)
+{
+    char call[160], how[160];
+    shc_call_last_clause(seat, end->rank, call, sizeof call);
+    shc_member_end_text(seat, end, how, sizeof how);
+    snprintf(text, capacity, "%s died%s; %s", shc_seat_process_name(seat, end->rank).text, how,
+             call);
+}
+
+void shc_member_left_text(const struct shc_seat *seat, const struct shc_member_end *end, char *text,
+                          size_t capacity)
+{
+    char how[128];
+    shc_member_end_text(seat, end, how, sizeof how);
     snprintf(text, capacity, "has left the group%s",
-             end[0] ? end : " (closed it, or its process ended)");
+             how[0] ? how : " (closed it, or its process ended)");
 }
 
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
@@ -201,8 +239,10 @@ void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t c
         snprintf(last, sizeof last, "last call: %s", call);
     if (seat->elsewhere && rank != seat->rank)
         seat->elsewhere(seat, rank, other, sizeof other);
-    if (rank != seat->rank && member != SHC_MEMBER_ALIVE)
-        shc_member_end_text(seat, rank, end, sizeof end);
+    if (rank != seat->rank && member != SHC_MEMBER_ALIVE) {
+        const struct shc_member_end how = shc_member_get_end(seat, rank);
+        shc_member_end_text(seat, &how, end, sizeof end);
+    }
     snprintf(text, capacity, "%s, %s%s%s, %s%s)", shc_seat_process_begin(seat, rank).text, word,
              end, dumping_core ? ", writing a core dump" : "", last, other);
 }
@@ -249,8 +289,55 @@ int shc_member_missing_text(const struct shc_seat *seat, uint64_t epoch, char *t
     return missing;
 }
 
+/* Also as another rank found it. */
+static void show_failure(const struct shc_seat *seat, enum shc_status status, const char *text,
+                         int finder, const struct shc_member_end *end)
+{
+    char why[SHC_WHY_BYTES];
+    struct shc_board_end shown = {.finder = finder, .rank = -1};
+    if (end) {
+        struct shc_call call;
+        why_text(seat, end->rank, why);
+        shown.rank = end->rank;
+        shown.pid = shc_seat_process(seat, end->rank).pid;
+        shown.died = end->died;
+        shown.how = end->how;
+        shown.why = why;
+        shown.last_call = shc_call_latest(seat, end->rank, &call);
+    }
+    shc_board_fail(&seat->board, status, text, &shown);
+    shc_usdt_failed(status, text);
+}
+
+void shc_member_show_failure(const struct shc_seat *seat, enum shc_status status, const char *text,
+                             const struct shc_member_end *end)
+{
+    show_failure(seat, status, text, seat->rank, end);
+}
+
+static void store_end(struct shc_reason_shm *reason, const struct shc_member_end *end)
+{
+    reason->ended = (uint32_t)end->rank + 1;
+    reason->died = end->died;
+    reason->end_kind = (uint32_t)end->how.kind;
+    reason->end_code = end->how.code;
+}
+
+/* False: nobody's end is the reason. */
+static bool load_end(const struct shc_seat *seat, const struct shc_reason_shm *reason,
+                     struct shc_member_end *end)
+{
+    const uint32_t ended = SHC_READ_ONCE(reason->ended), kind = SHC_READ_ONCE(reason->end_kind);
+    *end = (struct shc_member_end){.rank = (int)ended - 1,
+                                   .died = SHC_READ_ONCE(reason->died) != 0,
+                                   .how = {.code = SHC_READ_ONCE(reason->end_code)}};
+    if (kind == SHC_OS_END_EXIT || kind == SHC_OS_END_SIGNAL)
+        end->how.kind = (enum shc_os_end_kind)kind;
+    return ended > 0 && ended <= (uint32_t)seat->world_size;
+}
+
 static enum shc_status fail_group(struct shc_seat *seat, enum shc_status status, const char *text,
-                                  bool whole, uint64_t epoch)
+                                  bool whole, uint64_t epoch, const struct shc_member_end *end)
 {
     struct shc_reason_shm *reason = shc_seat_reason(seat, seat->rank);
     const bool known = whole ? shc_group_failed(seat) : shc_group_failed_at(seat, epoch);
@@ -259,27 +346,29 @@ static enum shc_status fail_group(struct shc_seat *seat, enum shc_status status,
         reason->whole = whole;
         reason->epoch = epoch;
         snprintf(reason->text, sizeof reason->text, "%s", text);
+        if (end)
+            store_end(reason, end);
         /* release reason/told -> acquire in covers(): what has just been written. */
         shc_a32_store_release(&reason->status, (uint32_t)status);
         /* acq_rel abort/set: the reason before the word. Only the first finder's stands there. */
         shc_a32_cas_acq_rel(&shc_seat_abort(seat)->finder, 0, (uint32_t)seat->rank + 1);
         shc_group_wake(seat);
     }
-    shc_board_fail(&seat->board, status,
-                   text); /* also if another rank has found the same just before */
-    shc_usdt_failed(status, text);
+    show_failure(seat, status, text, seat->rank,
+                 end); /* also if another rank has found the same just before */
     return shc_fail(status, "%s", text);
 }
 
-enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, const char *text)
+enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, const char *text,
+                               const struct shc_member_end *end)
 {
-    return fail_group(seat, status, text, true, 0);
+    return fail_group(seat, status, text, true, 0, end);
 }
 
 enum shc_status shc_group_fail_from(struct shc_seat *seat, uint64_t epoch, enum shc_status status,
-                                    const char *text)
+                                    const char *text, const struct shc_member_end *end)
 {
-    return fail_group(seat, status, text, false, epoch);
+    return fail_group(seat, status, text, false, epoch, end);
 }
 
 /* Has that rank a reason for which the operation of this epoch fails? */
@@ -332,8 +421,9 @@ static enum shc_status reason_text(const struct shc_seat *seat, int finder, char
         word > SHC_OK && word < SHC_STATUS_COUNT ? (enum shc_status)word : SHC_ERR_ABORTED;
     shc_copy_text_once(reason, shm->text, sizeof reason);
     snprintf(text, capacity, "%s (found by rank %d)", reason, shc_seat_global_rank(seat, finder));
-    shc_board_fail(&seat->board, status, text);
-    shc_usdt_failed(status, text);
+    struct shc_member_end end;
+    const bool ended = load_end(seat, shm, &end);
+    show_failure(seat, status, text, finder, ended ? &end : NULL);
     return status;
 }
 

@@ -47,21 +47,38 @@ bool shc_member_process_gone(const struct shc_seat *seat, int rank);
  * /proc for that many ranks, from this one on, and declares those dead that are gone. */
 void shc_member_look_at_processes(const struct shc_seat *seat, int first, int count);
 
+/* The same for a parked thread, and cheaper: looks at the liveness threads of the peer (-1: none) and of the ranks that
+ * follow this one, of which it sees that they end, or that their processes write a core dump. */
+void shc_member_look_at_threads(const struct shc_seat *seat, int peer);
+
 /* The first rank whose state is DEAD, other than this one and `other` (-1: any); -1: none. */
 int shc_member_find_dead(const struct shc_seat *seat, int other);
 
 /* "rank 3 (pid 8123, stopped, last call broadcast #411 (...))" */
 void shc_member_tell_why(const struct shc_seat *seat, const char *why);
 
-/* " because of KeyError: 'x' (train.py:41)", ", killed by signal 9", or "": what is known of the end of a rank
- * that is gone, or is about to go. */
-void shc_member_end_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
+/* What is known of the end of a rank that is gone, or is about to go. */
+struct shc_member_end {
+    int rank;
+    bool died; /* without leaving the group */
+    struct shc_os_end how;
+};
+struct shc_member_end shc_member_get_end(const struct shc_seat *seat, int rank);
+
+/* " because of KeyError: 'x' (train.py:41)", ", killed by signal 9", or "". */
+void shc_member_end_text(const struct shc_seat *seat, const struct shc_member_end *end, char *text,
+                         size_t capacity);
 
 /* How many ranks have not made the call of that epoch, and a number that differs where these ranks do. */
 int shc_member_missing(const struct shc_seat *seat, uint64_t epoch, uint32_t *which);
 
+/* "rank 3 (pid 57) died, killed by signal 9; its last call was all_reduce #12 (...)". */
+void shc_member_death_text(const struct shc_seat *seat, const struct shc_member_end *end,
+                           char *text, size_t capacity);
+
 /* "has left the group because of ...", or why a rank leaves without a word. */
-void shc_member_left_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
+void shc_member_left_text(const struct shc_seat *seat, const struct shc_member_end *end, char *text,
+                          size_t capacity);
 
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 
@@ -95,13 +112,19 @@ SHC_INLINE bool shc_member_has_finished(const struct shc_seat *seat, int rank, u
 /*
  * Fails the group: writes the reason, sets the abort word, wakes all. If the group has failed
  * already, nothing changes. Returns `status` with the text recorded for this thread.
+ * `end`: whose end is the reason, or NULL.
  */
-enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, const char *text);
+enum shc_status shc_group_fail(struct shc_seat *seat, enum shc_status status, const char *text,
+                               const struct shc_member_end *end);
 
 /* The same for a reason found in one operation: that one and all later ones fail. Ranks that are in
  * an earlier one go on. */
 enum shc_status shc_group_fail_from(struct shc_seat *seat, uint64_t epoch, enum shc_status status,
-                                    const char *text);
+                                    const char *text, const struct shc_member_end *end);
+
+/* Shows on the board that the group has failed, as this rank found itself, or cannot be used by it. */
+void shc_member_show_failure(const struct shc_seat *seat, enum shc_status status, const char *text,
+                             const struct shc_member_end *end);
 
 /* Rings the doorbells of all ranks, after a change that those who sleep must look at (WAIT-11). */
 void shc_group_wake(const struct shc_seat *seat);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What ranks share for messages: lines and staging memory. The rules are P2P-1 to P2P-41 in
+ * What ranks share for messages: lines and staging memory. The rules are P2P-1 to P2P-40 in
  * docs/internals/protocol/messages.md. Two disciplines:
  *
  * Credit ring. Its sender fills the parts in turn, or those that are free, and a count of its
@@ -257,9 +257,9 @@ bool shc_pair_has_pool(struct shc_pairs *pairs, int peer);
 /* The functions *_lend() lend a place to the peer, which the next line names. SHC_IN_LINE: there is
  * none free. */
 
-/* P2P-14: a hand-off buffer for the next message to the peer, of that many bytes. None if they are
- * too short for it. Nor if the message fits a line and this rank sent more than two messages in a
- * row before the peer last answered: adjacent lines are faster than an occasional line elsewhere. */
+/* P2P-14: a hand-off buffer for the next message to the peer, of that many bytes. SHC_IN_LINE if
+ * the buffers are too short; and if the message fits a line, and this rank sent more than two
+ * messages in a row before the peer last answered: then adjacent lines are faster. */
 SHC_INLINE struct shc_place shc_hand_off_lend(struct shc_pairs *pairs, int peer, size_t bytes)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
@@ -272,9 +272,10 @@ SHC_INLINE struct shc_place shc_hand_off_lend(struct shc_pairs *pairs, int peer,
                      : (struct shc_place){SHC_IN_HAND_OFF, (uint8_t)which};
 }
 
-/* P2P-6: at most SHC_EAGER_UNASKED eager buffers hold bytes that no receive has asked for. Prefixes
- * leave some of these to messages, which can be sent at once with them. P2P-7: the others serve posted
- * receives, so these never wait for unexpected messages. */
+/* P2P-6: at most SHC_EAGER_UNASKED eager buffers hold bytes that no receive has asked for. Of
+ * these, prefixes may fill SHC_EAGER_PREFIXES; the rest is for messages that can be sent whole.
+ * P2P-7: the other eager buffers serve posted receives, which so never wait for unexpected
+ * messages. */
 #define SHC_EAGER_UNASKED  4
 #define SHC_EAGER_PREFIXES 2
 enum shc_eager_use { SHC_EAGER_WHOLE, SHC_EAGER_PREFIX, SHC_EAGER_CHUNK };
@@ -373,7 +374,7 @@ void shc_credit_return(struct shc_pairs *pairs, int peer, size_t bytes);
 void shc_pair_tell_aside(struct shc_pairs *pairs, int peer);
 
 /* P2P-26: may a long message to the peer go without CTS, after what the peer has told? `counts`:
- * this is one of the messages that wait for CTS otherwise. */
+ * a message that otherwise waits for CTS shortens the time in which none may. */
 bool shc_pair_may_go_unasked(struct shc_pairs *pairs, int peer, bool counts);
 
 /* ---- doorbells ---- */

@@ -40,8 +40,9 @@ static void pass_on(const struct shc_park *park)
     }
 }
 
-void shc_park_sleep(const struct shc_park *park, uint64_t timeout_ns)
+int shc_park_sleep(const struct shc_park *park, uint64_t timeout_ns)
 {
-    shc_os_futex_wait_any(park->words, park->count, timeout_ns);
+    const int error = shc_os_futex_wait_any(park->words, park->count, timeout_ns);
     pass_on(park);
+    return error;
 }

@@ -2,7 +2,8 @@
 #pragma once
 /*
  * Parking: a sleep without slices. A thread that waits for a rank sleeps on that rank's doorbell and on the other
- * ranks' life words at once. WAIT-11 to WAIT-15 of docs/internals/protocol/waiting.md; the model is park.
+ * ranks' life words at once; one that waits for messages sleeps on its own rank's mail doorbell and these words.
+ * WAIT-11 to WAIT-20 of docs/internals/protocol/waiting.md; the models are park and mail.
  *
  *   shc_park_begin()    reads the life words, raises the doorbell's flag
  *   the caller looks at everything that may end its wait
@@ -17,8 +18,18 @@
 #include "shm/proto/bell.h"
 #include "shm/proto/seat.h"
 
-/* Nothing tells a sleeper of a core dump, so it looks for one in /proc. */
-#define SHC_PARK_NS (50 * SHC_NS_PER_MS)
+#define SHC_PARK_LEAST_NS (50 * SHC_NS_PER_MS)
+#define SHC_PARK_MOST_NS  (900 * SHC_NS_PER_MS)
+
+/* WAIT-15: so long sleeps a thread that has waited for that long. Nothing tells a sleeper of a core dump, so it looks
+ * for one. */
+SHC_INLINE uint64_t shc_park_ns(uint64_t waited_ns)
+{
+    const uint64_t part_ns = waited_ns / 2;
+    if (part_ns < SHC_PARK_LEAST_NS)
+        return SHC_PARK_LEAST_NS;
+    return part_ns < SHC_PARK_MOST_NS ? part_ns : SHC_PARK_MOST_NS;
+}
 
 struct shc_park {
     bool quiet;     /* the thread may sleep; if not, it looks again after a short slice */
@@ -30,5 +41,5 @@ struct shc_park {
 /* Before the looks. Not quiet where a life word does not wake: the kernel marks none there, or has just marked it. */
 void shc_park_begin(struct shc_park *park, const struct shc_seat *seat, struct shc_bell_shm *bell);
 
-/* After the looks. pre: quiet. A signal ends it, if its handler does not restart system calls. */
-void shc_park_sleep(const struct shc_park *park, uint64_t timeout_ns);
+/* After the looks. pre: quiet. EINTR after a signal whose handler does not restart system calls. */
+int shc_park_sleep(const struct shc_park *park, uint64_t timeout_ns);

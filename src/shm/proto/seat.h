@@ -31,7 +31,7 @@ struct shc_mail_geometry {
     size_t total_bytes;
 };
 
-/* With two ranks: the giver of the last operation in which only one of them stored to a relay slot, and
+/* With two ranks: the giver of the last operation in which only one of them stored to a hand-off slot, and
  * that slot. The same on both. */
 struct shc_hand_off_slot {
     uint64_t epoch;
@@ -44,6 +44,10 @@ struct shc_board {
     struct shc_board_group_shm *shm;
     int level; /* enum shc_board_level; SHC_BOARD_OFF: it has none */
     const struct shc_board_header_shm *header; /* of that board */
+    /* The last short call whose end was read from the clock, for the calls like it (BOARD-19). */
+    uint64_t short_hash;
+    uint64_t short_ticks;
+    uint32_t short_left; /* so many more calls in a row may be taken to last as long */
 };
 
 /* A cycle of waits that was seen once (proto/deadlock.h). */
@@ -57,6 +61,8 @@ struct shc_suspicion {
 
 /* Values of `described`. */
 enum { SHC_NOT_DESCRIBED = 0, SHC_BEING_DESCRIBED, SHC_DESCRIBED };
+
+struct shc_peer_heaps;
 
 struct shc_seat {
     struct shc_segment segment;
@@ -81,11 +87,13 @@ struct shc_seat {
     bool (*attend)(struct shc_seat *seat);
     uint64_t late_ns; /* a wait is reported after this long */
     uint64_t key;     /* others look for it in this process's memory (struct shc_identity_shm) */
-    shc_a64 pulled;   /* stored to by the runner: operations whose blocks were copied that way */
+    shc_a64
+        single_copies; /* stored to by the runner: operations whose blocks were copied that way */
     /* The runner's: bytes of the small slots in its block that it alone has stored, for others; with two
-     * ranks, of a relay slot. */
+     * ranks, of a hand-off slot. */
     uint32_t lent[SHC_SMALL_SLOTS];
     struct shc_hand_off_slot hand_off_slot; /* the runner's */
+    struct shc_peer_heaps *heaps; /* the runner's (proto/peer_heaps.h); NULL: nothing is pushed */
     /* Writes what that rank's process does in another group that this process is in too, or "". May
      * be NULL. */
     void (*elsewhere)(const struct shc_seat *seat, int rank, char *text, size_t capacity);
@@ -155,6 +163,11 @@ SHC_INLINE struct shc_os_process shc_seat_process(const struct shc_seat *seat, i
 SHC_INLINE int shc_seat_pid(const struct shc_seat *seat, int rank)
 {
     return (int)SHC_READ_ONCE(shc_seat_identity_shm(seat, rank)->said.process.pid);
+}
+
+SHC_INLINE struct shc_heap_shm *shc_seat_heap(const struct shc_seat *seat, int rank)
+{
+    return (struct shc_heap_shm *)(void *)(shc_seat_block(seat, rank) + SHC_HEAP_OFFSET);
 }
 
 SHC_INLINE struct shc_progress_shm *shc_seat_progress(const struct shc_seat *seat, int rank)
@@ -251,11 +264,11 @@ SHC_INLINE char *shc_seat_hand_off_slot(const struct shc_seat *seat, int slot)
  */
 SHC_INLINE void shc_hand_off_slot_pass(struct shc_seat *seat, int giver, uint64_t epoch)
 {
-    struct shc_hand_off_slot *relay = &seat->hand_off_slot;
-    if (relay->giver == giver && relay->epoch + 1 == epoch)
-        relay->slot = 1 - relay->slot;
-    relay->giver = giver;
-    relay->epoch = epoch;
+    struct shc_hand_off_slot *slot_of = &seat->hand_off_slot;
+    if (slot_of->giver == giver && slot_of->epoch + 1 == epoch)
+        slot_of->slot = 1 - slot_of->slot;
+    slot_of->giver = giver;
+    slot_of->epoch = epoch;
 }
 
 /* ---- how messages name a group and its ranks ---- */

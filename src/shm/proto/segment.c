@@ -218,9 +218,9 @@ static void space_text(const struct shc_segment *segment, char *text, size_t cap
 }
 
 enum shc_status shc_segment_reserve(struct shc_segment *segment, size_t offset, size_t bytes,
-                                    int node)
+                                    uint64_t nodes)
 {
-    shc_os_prefer_node(segment->base + offset, bytes, node);
+    shc_os_place(segment->base + offset, bytes, nodes);
     int error = shc_os_file_reserve(segment->fd, offset, bytes);
     if (error == 0)
         return SHC_OK;

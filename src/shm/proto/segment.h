@@ -52,10 +52,10 @@ SHC_NODISCARD enum shc_status shc_segment_attach(struct shc_segment *segment,
                                                  size_t guard_bytes,
                                                  struct shc_mapping_cache *cache);
 
-/* Backs the range with memory, on the NUMA node if that is >= 0. SHC_ERR_NOSPACE with the bytes
+/* Backs the range with memory, of these NUMA nodes (shc_os_place()). SHC_ERR_NOSPACE with the bytes
  * wanted and available. */
 SHC_NODISCARD enum shc_status shc_segment_reserve(struct shc_segment *segment, size_t offset,
-                                                  size_t bytes, int node);
+                                                  size_t bytes, uint64_t nodes);
 
 /* All have attached: closes the file and, for the creator of a named one, removes the name. */
 void shc_segment_settle(struct shc_segment *segment);

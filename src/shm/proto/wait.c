@@ -9,9 +9,9 @@
  *     |
  *     |     patience.yields turns and patience.awake_ns are over, or 2 ms; or a thread that computes
  *     v     shares the CPU (proto/cpu_sharing.h)
- *   SLEEP   on the bell, in slices of at most 10 ms; in a collective on the bell and the life words, until one of
- *     |     them changes (proto/park.h). Before each sleep the wait looks at the members, the group's failure, the
- *     |     deadline, its lateness and the caller's interrupt, which may end it.
+ *   SLEEP   on the bell and the life words, until one of them changes (proto/park.h). Where that is not possible, on
+ *     |     the bell, in slices of at most 10 ms. Before each sleep the wait looks at the members, the group's
+ *     |     failure, the deadline, its lateness and the caller's interrupt, which may end it.
  *     |
  *     v     target->moves has grown
  *   SPIN anew, then YIELD
@@ -29,17 +29,18 @@
 #include "shm/proto/member.h"
 #include "shm/proto/park.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #define SLICE_NS SHC_LOOK_NS
 #define FIRST_NS \
-    (2 * SHC_NS_PER_MS)             /* a slice before the wait parks; most waits are over by then */
-#define ATTEND_NS     SHC_NS_PER_MS /* a slice while a library thread's work falls to this one */
-#define ASK_NS        (50 * SHC_NS_PER_MS)
+    (2 * SHC_NS_PER_MS)         /* a slice before the wait parks; most waits are over by then */
+#define ATTEND_NS SHC_NS_PER_MS /* a slice while a library thread's work falls to this one */
+#define ASK_NS    (50 * SHC_NS_PER_MS)
+#define ALERT_NS \
+    SHC_NS_PER_S /* after a signal the callback is asked often: its answer may take some time */
 #define YIELDS_A_LOOK 16
-#define LOOKS         4 /* looks at the time that a turn of a spin loop takes */
-#define LOOK_TURNS    64
 #define YIELDING_NS   (2 * SHC_NS_PER_MS) /* a thread that computes keeps its whole time slice */
 
 /* "rank 0: all_reduce #412 (float32[2], sum) on group "default_pg"" */
@@ -63,7 +64,8 @@ static void whom_text(const struct shc_wait *wait, const struct shc_target *targ
         shc_member_text(wait->seat, target->peer, text, capacity);
 }
 
-enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status, const char *reason)
+enum shc_status shc_wait_give_up_for(struct shc_wait *wait, enum shc_status status,
+                                     const char *reason, const struct shc_member_end *end)
 {
     char what[256];
     what_text(wait, what, sizeof what);
@@ -72,26 +74,19 @@ enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status, 
     if (!ours_alone) {
         char text[SHC_REASON_BYTES];
         snprintf(text, sizeof text, "%s; in %s", reason, what);
-        status = shc_group_fail_from(wait->seat, wait->epoch, status, text);
+        status = shc_group_fail_from(wait->seat, wait->epoch, status, text, end);
     } else if (wait->published && status == SHC_ERR_PEER_LEFT) {
-        shc_board_fail(&wait->seat->board, status, reason); /* this rank cannot go on */
+        shc_member_show_failure(wait->seat, status, reason, end); /* this rank cannot go on */
     }
     return shc_fail(status, "%s failed: %s", what, reason);
-}
-
-void shc_wait_death_text(const struct shc_seat *seat, int rank, char *text, size_t capacity)
-{
-    char call[160], end[160];
-    shc_call_last_clause(seat, rank, call, sizeof call);
-    shc_member_end_text(seat, rank, end, sizeof end);
-    snprintf(text, capacity, "%s died%s; %s", shc_seat_process_name(seat, rank).text, end, call);
 }
 
 static enum shc_status check_dead(struct shc_wait *wait, int rank)
 {
     char reason[512];
-    shc_wait_death_text(wait->seat, rank, reason, sizeof reason);
-    return shc_wait_give_up(wait, SHC_ERR_PEER_DEAD, reason);
+    const struct shc_member_end end = shc_member_get_end(wait->seat, rank);
+    shc_member_death_text(wait->seat, &end, reason, sizeof reason);
+    return shc_wait_give_up_for(wait, SHC_ERR_PEER_DEAD, reason, &end);
 }
 
 static enum shc_status check_group(struct shc_wait *wait)
@@ -130,11 +125,12 @@ static enum shc_status check_left(struct shc_wait *wait, int rank)
     shc_member_look_at_processes(seat, 0, seat->world_size);
     SHC_TRY(check_deaths(wait));
     SHC_TRY(check_group(wait));
-    char call[160], end[160], reason[512];
+    char call[160], how[160], reason[512];
+    const struct shc_member_end end = shc_member_get_end(seat, rank);
     shc_call_last_clause(seat, rank, call, sizeof call);
-    shc_member_left_text(seat, rank, end, sizeof end);
-    snprintf(reason, sizeof reason, "%s %s; %s", shc_seat_process_name(seat, rank).text, end, call);
-    return shc_wait_give_up(wait, SHC_ERR_PEER_LEFT, reason);
+    shc_member_left_text(seat, &end, how, sizeof how);
+    snprintf(reason, sizeof reason, "%s %s; %s", shc_seat_process_name(seat, rank).text, how, call);
+    return shc_wait_give_up_for(wait, SHC_ERR_PEER_LEFT, reason, &end);
 }
 
 /* Does the rank owe this operation something? A rank that died after it had finished the
@@ -210,7 +206,7 @@ static enum shc_status check_cycle(struct shc_wait *wait)
 static enum shc_status check_time(struct shc_wait *wait, const struct shc_target *target,
                                   uint64_t now_ns)
 {
-    /* relaxed: as in shc_comm_finish_unattended(). */
+    /* relaxed: as in finish_unattended() of comm.c. */
     const uint64_t leaves_ns = shc_a64_load_relaxed(&wait->seat->leaves_ns);
     if (leaves_ns != 0 && now_ns >= leaves_ns)
         return shc_wait_give_up(wait, SHC_ERR_CLOSED, "this rank is closing the group");
@@ -230,17 +226,26 @@ static enum shc_status check_time(struct shc_wait *wait, const struct shc_target
 }
 
 /* The looks that cost system calls are rarer. */
-static enum shc_status check_slowly(struct shc_wait *wait, int peer, uint64_t now_ns)
+static enum shc_status check_slowly(struct shc_wait *wait, const struct shc_target *target,
+                                    bool quiet, uint64_t now_ns)
 {
     struct shc_seat *seat = wait->seat;
-    if (now_ns - wait->asked_ns >= ASK_NS) {
+    if (target->peer >= 0 && now_ns - wait->asked_ns >= ASK_NS) {
         wait->asked_ns = now_ns;
-        if (peer >= 0)
-            shc_member_look_at_processes(seat, peer, SHC_MEMBER_LOOKS);
+        if (quiet)
+            shc_member_look_at_threads(seat, target->peer);
+        else
+            shc_member_look_at_processes(seat, target->peer, SHC_MEMBER_LOOKS);
     }
-    if (wait->interruptible && seat->interrupted && seat->interrupted(seat->interrupted_ctx))
-        return shc_wait_give_up(wait, SHC_ERR_INTERRUPTED, "interrupted by a signal");
-    return SHC_OK;
+    if (!wait->interruptible || !seat->interrupted)
+        return SHC_OK;
+    if (quiet && target->parker)
+        target->parker->unpark(target->arg);
+    const bool interrupted = seat->interrupted(seat->interrupted_ctx);
+    if (quiet && target->parker)
+        target->parker->park(target->arg);
+    return interrupted ? shc_wait_give_up(wait, SHC_ERR_INTERRUPTED, "interrupted by a signal")
+                       : SHC_OK;
 }
 
 /* Two looks at the clock are at most one slice of sleep apart; if they are further apart, this rank
@@ -251,6 +256,7 @@ static void look_at_clock(struct shc_wait *wait, uint64_t now_ns)
         shc_lateness_begin(&wait->lateness, now_ns, wait->timeout_ns, wait->seat->late_ns);
         wait->watch = (struct shc_clock_watch){.looked_ns = now_ns};
         wait->asked_ns = now_ns;
+        wait->alert_ns = 0;
     }
     shc_lateness_add_lost(&wait->lateness, now_ns, shc_clock_watch_lost(&wait->watch, now_ns));
 }
@@ -260,12 +266,19 @@ static uint64_t moves_of(const struct shc_target *target)
     return target->moves ? *target->moves : 0;
 }
 
-/* May the wait sleep until something happens? Not before its first slice is over. */
+/* Not before the first slice is over, nor soon after a signal. */
+static bool may_sleep_long(const struct shc_wait *wait)
+{
+    return wait->lateness.begun_ns != 0 &&
+           (wait->alert_ns == 0 || shc_clock_ns() >= wait->alert_ns);
+}
+
+/* May the wait sleep until something happens? */
 static bool may_park(const struct shc_wait *wait, const struct shc_target *target)
 {
-    const struct shc_seat *seat = wait->seat;
-    return target->peer >= 0 && wait->lateness.begun_ns != 0 &&
-           !shc_deadlock_is_suspected(seat, false) && shc_os_futex_waits_for_any();
+    return (target->peer >= 0 || target->parker) && may_sleep_long(wait) &&
+           !shc_deadlock_is_suspected(wait->seat, target->parker != NULL) &&
+           shc_os_futex_waits_for_any();
 }
 
 /* How long the sleep may last that begins now. */
@@ -274,77 +287,100 @@ static uint64_t slice_of(const struct shc_wait *wait, const struct shc_target *t
 {
     struct shc_seat *seat = wait->seat;
     const struct shc_lateness *lateness = &wait->lateness;
+    const bool rings = target->peer < 0 && !target->shared; /* WAIT-19 */
     uint64_t slice_ns = SLICE_NS;
     if (seat->attend && seat->attend(seat))
         slice_ns = ATTEND_NS;
-    else if (park->quiet)
-        slice_ns = SHC_PARK_NS;
-    else if (now_ns == lateness->begun_ns && target->peer >= 0)
+    else if (park->quiet || (rings && may_sleep_long(wait)))
+        slice_ns = shc_park_ns(now_ns - lateness->begun_ns);
+    else if (now_ns == lateness->begun_ns && !rings)
         slice_ns = FIRST_NS;
-    /* relaxed: as in shc_comm_finish_unattended(). */
+    /* relaxed: as in finish_unattended() of comm.c. */
     const uint64_t leaves_ns = shc_a64_load_relaxed(&seat->leaves_ns);
     if (leaves_ns != 0)
         slice_ns = shc_min_u64(slice_ns, SLICE_NS);
+    if (park->quiet && target->parker) {
+        const uint64_t due_ns = target->parker->due_ns(target->arg);
+        slice_ns = shc_min_u64(slice_ns, due_ns > now_ns ? due_ns - now_ns : SLICE_NS);
+    }
     slice_ns = shc_min_u64(slice_ns, lateness->deadline_ns - now_ns);
     return lateness->late_ns > now_ns ? shc_min_u64(slice_ns, lateness->late_ns - now_ns)
                                       : slice_ns;
 }
 
-/* One slice of sleep, unless there is something new to look at. */
+/* One sleep, unless there is something new to look at. */
 static void sleep_slice(struct shc_wait *wait, const struct shc_target *target,
                         const struct shc_park *park, uint64_t moves, uint64_t now_ns)
 {
-    const uint64_t slice_ns = slice_of(wait, target, park, now_ns);
     const uint32_t heard = park->quiet ? park->heard : shc_bell_listen(target->bell);
     if (target->ready(target->arg) || moves_of(target) != moves)
         return;
     if (target->peer >= 0 && shc_group_failed_at(wait->seat, wait->epoch))
         return;
-    if (!park->quiet) {
-        shc_bell_sleep(target->bell, heard, slice_ns, target->shared); /* a signal ends it */
-        return;
-    }
-    shc_park_sleep(park, slice_ns);
-    shc_clock_watch_slept(&wait->watch, slice_ns);
+    /* Only now: whatever makes it shorter rings after that. */
+    const uint64_t slice_ns = slice_of(wait, target, park, now_ns);
+    const int error = park->quiet ? shc_park_sleep(park, slice_ns)
+                                  : shc_bell_sleep(target->bell, heard, slice_ns, target->shared);
+    /* After a slice all is looked at: it is no time without looks. */
+    const uint64_t long_ns = slice_ns > SLICE_NS ? slice_ns : 0;
+    shc_clock_watch_slept(&wait->watch, long_ns);
+    if (error == EINTR)
+        wait->alert_ns = shc_clock_ns() + ALERT_NS;
+    if (target->parker)
+        target->parker->slept(target->arg, long_ns, error == EINTR);
 }
 
-/* Members, deadline and the rest are looked at before each sleep. */
+/* Looks at all that may end the wait, then sleeps. Members, deadline and the rest are looked at before each sleep. */
+static enum shc_status sleep_once(struct shc_wait *wait, const struct shc_target *target,
+                                  const struct shc_park *park, uint64_t moves, bool shown,
+                                  bool *ready)
+{
+    const uint64_t looked_ns = shown ? shc_clock_ns() : 0;
+    enum shc_member_state state = SHC_MEMBER_ALIVE;
+    if (target->peer >= 0)
+        state = shc_member_look(wait->seat, target->peer);
+    /* Read after the state: a LEFT that is read later says nothing of the data looked at before. */
+    *ready = target->ready(target->arg);
+    if (*ready)
+        return SHC_OK;
+    if (shown)
+        shc_board_look(&wait->seat->board, looked_ns);
+    if (target->peer >= 0) {
+        SHC_TRY(check_group(wait));
+        SHC_TRY(check_members(wait, target->peer, state));
+    }
+    uint64_t now_ns = shc_clock_ns();
+    look_at_clock(wait, now_ns);
+    SHC_TRY(check_time(wait, target, now_ns));
+    SHC_TRY(check_slowly(wait, target, park->quiet, now_ns));
+    if (moves_of(target) != moves)
+        return SHC_OK;
+    if (target->peer >= 0) {
+        shc_board_wait(&wait->seat->board, wait->epoch, target->peer, wait->lateness.begun_ns,
+                       now_ns);
+        shc_usdt_waits(wait->seat, target->peer, now_ns - wait->lateness.begun_ns);
+    }
+    sleep_slice(wait, target, park, moves, now_ns);
+    return SHC_OK;
+}
+
 static enum shc_status sleep_until(struct shc_wait *wait, const struct shc_target *target,
                                    uint64_t moves, bool shown, bool *ready)
 {
+    enum shc_status st;
     struct shc_park park;
-    for (;;) {
+    do {
         park.quiet = false;
         if (may_park(wait, target))
             shc_park_begin(&park, wait->seat, target->bell);
-        const uint64_t looked_ns = shown ? shc_clock_ns() : 0;
-        enum shc_member_state state = SHC_MEMBER_ALIVE;
-        if (target->peer >= 0)
-            state = shc_member_look(wait->seat, target->peer);
-        /* Read after the state: a LEFT that is read later says nothing of the data looked at
-         * before. */
-        *ready = target->ready(target->arg);
-        if (*ready)
-            return SHC_OK;
-        if (shown)
-            shc_board_look(&wait->seat->board, looked_ns);
-        if (target->peer >= 0) {
-            SHC_TRY(check_group(wait));
-            SHC_TRY(check_members(wait, target->peer, state));
-        }
-        uint64_t now_ns = shc_clock_ns();
-        look_at_clock(wait, now_ns);
-        SHC_TRY(check_time(wait, target, now_ns));
-        SHC_TRY(check_slowly(wait, target->peer, now_ns));
-        if (moves_of(target) != moves)
-            return SHC_OK;
-        if (target->peer >= 0) {
-            shc_board_wait(&wait->seat->board, wait->epoch, target->peer, wait->lateness.begun_ns,
-                           now_ns);
-            shc_usdt_waits(wait->seat, target->peer, now_ns - wait->lateness.begun_ns);
-        }
-        sleep_slice(wait, target, &park, moves, now_ns);
-    }
+        const struct shc_parker *parker = park.quiet ? target->parker : NULL;
+        if (parker)
+            parker->park(target->arg);
+        st = sleep_once(wait, target, &park, moves, shown, ready);
+        if (parker)
+            parker->unpark(target->arg);
+    } while (st == SHC_OK && !*ready && moves_of(target) == moves);
+    return st;
 }
 
 /* Until the target is ready, or has moved on from `moves`. */
@@ -439,6 +475,7 @@ static enum shc_status wait_longer(struct shc_wait *wait, const struct shc_targe
                                    bool moved)
 {
     bool ready = false;
+    wait->waited = true;
     while (!ready) {
         const uint64_t moves = moves_of(target);
         SHC_TRY(yield_awhile(wait, target, moved, &ready));
@@ -484,8 +521,10 @@ static SHC_NOINLINE enum shc_status wait_word_longer(struct shc_wait *wait, int 
 enum shc_status shc_wait_word(struct shc_wait *wait, int peer, const shc_a64 *word, uint64_t want)
 {
     for (uint32_t i = 0; i < wait->patience.spins; i++) {
-        if (shc_wait_has_reached(word, want))
+        if (shc_wait_has_reached(word, want)) {
+            wait->waited |= i > SHC_MOMENT_TURNS;
             return SHC_OK;
+        }
         shc_cpu_relax();
     }
     return wait_word_longer(wait, peer, word, want);
@@ -525,16 +564,6 @@ bool shc_call_all_here(const struct shc_wait *wait)
     return true;
 }
 
-const char *shc_call_lent_slot(const struct shc_seat *seat, uint64_t before)
-{
-    const struct shc_hand_off_slot *relay = &seat->hand_off_slot;
-    if (seat->world_size != SHC_HAND_OFF_SLOT_RANKS)
-        return shc_seat_slot_in(seat, seat->rank, before);
-    if (relay->epoch == before)
-        return shc_seat_hand_off_slot(seat, relay->slot);
-    return relay->giver == seat->rank ? shc_seat_hand_off_slot(seat, 1 - relay->slot) : NULL;
-}
-
 /* After the meeting: asks for the cache lines that this rank will store to next. */
 static SHC_NOINLINE void ask_ahead(struct shc_seat *seat, uint64_t before)
 {
@@ -562,32 +591,4 @@ enum shc_status shc_call_meet(struct shc_wait *wait)
     if (SHC_UNLIKELY(seat->lent[(epoch - 1) & 1] != 0))
         ask_ahead(seat, epoch - 1);
     return SHC_OK;
-}
-
-/* The shortest of some short measurements: in a longer one this thread would lose its CPU. */
-static uint64_t measure_turn_ps(void)
-{
-    uint64_t least_ns = UINT64_MAX;
-    for (int look = 0; look < LOOKS; look++) {
-        uint64_t begun_ns = shc_clock_ns();
-        for (uint32_t turn = 0; turn < LOOK_TURNS; turn++)
-            shc_cpu_relax();
-        uint64_t took_ns = shc_clock_ns() - begun_ns;
-        least_ns = took_ns < least_ns ? took_ns : least_ns;
-    }
-    return (least_ns ? least_ns : 1) * 1000 / LOOK_TURNS;
-}
-
-uint32_t shc_wait_spins_for(uint64_t ns)
-{
-    static shc_a64 known_ps; /* 0: not measured yet */
-    /* relaxed: a thread that measures at the same time finds as good a number. */
-    uint64_t turn_ps = shc_a64_load_relaxed(&known_ps);
-    if (turn_ps == 0) {
-        turn_ps = measure_turn_ps();
-        /* relaxed: a thread that measures at the same time finds as good a number. */
-        shc_a64_store_relaxed(&known_ps, turn_ps);
-    }
-    uint64_t spins = ns * 1000 / turn_ps;
-    return spins < UINT32_MAX ? (uint32_t)spins : UINT32_MAX;
 }

@@ -3,8 +3,8 @@
 /*
  * THE wait loop. Everything in the library that waits for another rank, or for an operation, waits here
  * (except the rendezvous, which has no shared memory yet). It spins while the CPUs suffice, then yields,
- * then sleeps on a bell in slices of at most 10 ms. Between slices, or after as long awake, it looks at the
- * abort word, the members, the deadline, the caller's interrupt, and reports which rank it waits for.
+ * then sleeps until something happens, or in slices of at most 10 ms. Between sleeps, or after 10 ms awake, it looks
+ * at the abort word, the members, the deadline, the caller's interrupt, and reports which rank it waits for.
  *
  * A wait that fails after the call was published fails the group, because no rank can tell what the others
  * still need from this one. Exceptions: PEER_LEFT before all ranks have entered, and CLOSED.
@@ -19,7 +19,11 @@
 #include "shm/proto/call.h"
 #include "shm/proto/seat.h"
 
+struct shc_member_end;
+
 /* The limits of one blocking call; lives on its caller's stack. */
+#define SHC_MOMENT_TURNS 64 /* 1 to 3 us */
+
 struct shc_wait {
     struct shc_seat *seat;
     const struct shc_call *call; /* the operation, for messages; NULL: none */
@@ -29,11 +33,13 @@ struct shc_wait {
     bool interruptible; /* an application's thread: asks the interrupt callback */
     bool published;     /* this rank's call is out: giving up fails the group */
     bool entered;       /* all ranks' calls are published */
+    bool waited;        /* more than SHC_MOMENT_TURNS turns of a spin loop */
 
     /* Private to wait.c. */
     struct shc_lateness lateness; /* begun_ns is zero to begin with; then the rest means nothing */
     struct shc_clock_watch watch;
     uint64_t asked_ns;
+    uint64_t alert_ns; /* a signal has come: no sleep without slices until then; 0: none has */
 };
 
 /* Initialised field by field, and no more than necessary: each operation begins with it. */
@@ -47,8 +53,18 @@ SHC_INLINE void shc_wait_init(struct shc_wait *wait, struct shc_seat *seat, uint
     wait->interruptible = false;
     wait->published = false;
     wait->entered = false;
+    wait->waited = false;
     wait->lateness.begun_ns = 0;
 }
+
+/* How a wait for messages sleeps without slices (WAIT-17). Its ready() looks at members and deadlines itself. */
+struct shc_parker {
+    void (*park)(void *arg);       /* before the last looks: the next ready() looks at everything */
+    void (*unpark)(void *arg);     /* after the sleep, and while the interrupt callback is asked */
+    uint64_t (*due_ns)(void *arg); /* when the sleep must end */
+    /* It slept for at most that long (0: a slice), and perhaps a signal came: the interrupt callback may take long. */
+    void (*slept)(void *arg, uint64_t asked_ns, bool signalled);
+};
 
 /* What is waited for. */
 struct shc_target {
@@ -57,7 +73,8 @@ struct shc_target {
     void *arg;
     struct shc_bell_shm *bell;
     int peer;    /* the rank that stores; -1: many do, or this process: no member is looked at */
-    bool shared; /* the bell is in the segment */
+    bool shared; /* the bell is in the segment; if not, all that ends the wait rings it */
+    const struct shc_parker *parker; /* of messages; else NULL */
     /* Describes the wait of this process, for messages. NULL: another thread reports it. */
     const char *whom;
     /* The message that this thread waits for, for the board. NULL: it waits for a call, or `whom` says for what. */
@@ -90,15 +107,18 @@ SHC_INLINE enum shc_status shc_wait_reached(struct shc_wait *wait, int peer, con
     return shc_wait_word(wait, peer, word, want);
 }
 
-/* "rank 3 (pid 57) died by SIGKILL; its last call was all_reduce #12 (...)". */
-void shc_wait_death_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
-
 /*
  * The operation cannot go on. Fails the group with this reason, unless `status` concerns only this rank,
- * and records "<operation> failed: <reason>".
+ * and records "<operation> failed: <reason>". `end`: whose end is the reason, or NULL.
  */
-SHC_NODISCARD enum shc_status shc_wait_give_up(struct shc_wait *wait, enum shc_status status,
-                                               const char *reason);
+SHC_NODISCARD enum shc_status shc_wait_give_up_for(struct shc_wait *wait, enum shc_status status,
+                                                   const char *reason,
+                                                   const struct shc_member_end *end);
+SHC_NODISCARD SHC_INLINE enum shc_status
+shc_wait_give_up(struct shc_wait *wait, enum shc_status status, const char *reason)
+{
+    return shc_wait_give_up_for(wait, status, reason, NULL);
+}
 
 /* ---- progress ---- */
 
@@ -130,10 +150,6 @@ SHC_NODISCARD enum shc_status shc_progress_wait_all(struct shc_wait *wait, uint6
 
 /* Have all ranks published this epoch's call? */
 bool shc_call_all_here(const struct shc_wait *wait);
-
-/* What this rank alone filled in the operation before, if it will fill it again. NULL for a relay slot to
- * which the other one of two ranks stores in this operation. */
-const char *shc_call_lent_slot(const struct shc_seat *seat, uint64_t before);
 
 /* Until all ranks have published this epoch's call, and it is the same as this rank's. */
 SHC_NODISCARD enum shc_status shc_call_meet(struct shc_wait *wait);

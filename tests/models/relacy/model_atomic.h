@@ -10,6 +10,7 @@
 // compiled once for all faults, because that takes longer than all its runs: its argument says which
 // fault this run has.
 
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <relacy/relacy.hpp> // after the standard's headers: it redefines malloc and new
@@ -126,13 +127,14 @@ SHC_INLINE void shc_fence_light()
         rl::atomic_thread_fence(rl::mo_seq_cst, $);
 }
 
-// Runs the model and prints the outcome for run.py.
+// Runs the model and prints the outcome for run.py. Arguments: a fault or "", and which part of the
+// executions is made (4: a quarter).
 template <class Model>
 int model_main(int argc, char **argv, unsigned executions)
 {
     fault_of_run = argc > 1 ? argv[1] : "";
     rl::test_params params;
-    params.iteration_count = executions;
+    params.iteration_count = executions / (argc > 2 ? (unsigned)std::atoi(argv[2]) : 1);
     params.execution_depth_limit = 4000;
     bool holds = rl::simulate<Model>(params);
     if (holds)

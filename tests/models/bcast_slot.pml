@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Broadcast slots (shout slots): a slot is refilled only when every reader has taken the chunk before.
+ * Broadcast slots: a slot is refilled only when every reader has taken the chunk before.
  *
- * Mirrors shc_shout_run() of src/shm/coll/flow.c with an arena; docs/internals/protocol.md,
+ * Mirrors shc_flow_run() of src/shm/coll/flow.c with an arena; docs/internals/protocol.md,
  * STAGE-13 to STAGE-22. Three ranks make OPS operations, which follow one another without a look:
  * the next begins while readers may be at the end of the last. The first rank to get there chooses
  * the operation (a broadcast from rank 0, its reverse, an all-gather, an exchange or a barrier) and
@@ -46,7 +46,7 @@ byte slot[RANKS * DEPTH]; /* epoch * 8 + chunk of what is in it */
 #define CELL(rank)    slot[(rank) * DEPTH]
 #define GIVES(rank)   (kind[epoch] == ALL_GATHER || (kind[epoch] == BROADCAST) == ((rank) == 0))
 #define TAKES(rank)   (kind[epoch] == ALL_GATHER || (kind[epoch] == TO_ROOT) == ((rank) == 0))
-#define SHOUTS        (kind[epoch] != EXCHANGE && kind[epoch] != BARRIER)
+#define BCAST_SLOTS        (kind[epoch] != EXCHANGE && kind[epoch] != BARRIER)
 #define NEXT(n)       ((me + (n)) % RANKS) /* the n-th rank after this one */
 
 /* shc_arena_is_free(): the slot of chunk k lies after those of the last operation. */
@@ -83,7 +83,7 @@ inline choose()
             chunk = 0
         :: else
         fi;
-        announced = SHOUTS && FREE(0) /* shc_shout_begin() */
+        announced = BCAST_SLOTS && FREE(0) /* shc_flow_begin() */
     }
 }
 
@@ -123,7 +123,7 @@ inline take_chunk(k)
 #endif
 }
 
-/* shc_shout_begin() */
+/* shc_flow_begin() */
 inline begin()
 {
     if
@@ -134,11 +134,11 @@ inline begin()
     fi
 }
 
-/* shc_shout_go_on() */
+/* shc_flow_go_on() */
 inline go_on()
 {
     if
-    :: SHOUTS && GIVES(me) && !TAKES(me) ->
+    :: BCAST_SLOTS && GIVES(me) && !TAKES(me) ->
         do
 #ifdef FAULT_begins_early
         :: begun < chunks[epoch] && begun < DEPTH ->
@@ -156,8 +156,8 @@ inline go_on()
     fi
 }
 
-/* shc_shout_run() */
-inline run_shout()
+/* shc_flow_run() */
+inline run_bcast_slot()
 {
     for (chunk : 0 .. chunks[epoch]) {
         if
@@ -211,7 +211,7 @@ proctype Rank(byte me)
         :: kind[epoch] == EXCHANGE -> run_exchange()
         :: kind[epoch] == BARRIER
         :: else ->
-            run_shout();
+            run_bcast_slot();
             if
             :: GIVES(me) -> stored = epoch
             :: else
