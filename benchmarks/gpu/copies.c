@@ -147,6 +147,6 @@ static enum shc_status copies(struct lab *lab)
 
 int experiment_copies(const struct options *options)
 {
-    struct crew crew = {.experiment = "copies", .body = copies};
-    return job_run_worlds(options, &crew);
+    struct job job = {.experiment = "copies", .body = copies};
+    return job_run_worlds(options, &job);
 }

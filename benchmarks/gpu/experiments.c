@@ -76,8 +76,8 @@ static enum shc_status tell(struct lab *lab)
 
 int experiment_info(const struct options *options)
 {
-    struct crew crew = {.experiment = "info", .body = tell, .world = 1};
-    return job_run(options, &crew);
+    struct job job = {.experiment = "info", .body = tell, .world = 1};
+    return job_run(options, &job);
 }
 
 /* ---- the command line ---- */

@@ -132,6 +132,6 @@ static enum shc_status graphs(struct lab *lab)
 
 int experiment_graph(const struct options *options)
 {
-    struct crew crew = {.experiment = "graph", .body = graphs, .world = 2};
-    return job_run(options, &crew);
+    struct job job = {.experiment = "graph", .body = graphs, .world = 2};
+    return job_run(options, &job);
 }

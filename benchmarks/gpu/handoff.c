@@ -129,7 +129,7 @@ static void report(const struct lab *lab, struct run *run)
     lab_line(lab, &line);
     line_text(&line, "words", ring_names[run->ring]);
     line_text(&line, "busy",
-              lab->crew->busy == 0              ? "no"
+              lab->job->busy == 0               ? "no"
               : lab->kernels.why_not[0] == '\0' ? "two with kernels"
                                                 : "two with fills");
     line_number(&line, "rounds", run->count);
@@ -172,7 +172,7 @@ static enum shc_status go_round(struct lab *lab, enum ring ring)
 static enum shc_status handoff(struct lab *lab)
 {
     SHC_TRY(lab_slabs(lab, MIB));
-    if (lab->crew->variant == HOST_WORDS_AND_CPU) {
+    if (lab->job->variant == HOST_WORDS_AND_CPU) {
         SHC_TRY(go_round(lab, HOST_WORDS_AND_CPU));
     } else {
         SHC_TRY(go_round(lab, DEVICE_WORDS));
@@ -183,11 +183,11 @@ static enum shc_status handoff(struct lab *lab)
 
 int experiment_handoff(const struct options *options)
 {
-    struct crew crew = {.experiment = "handoff", .body = handoff};
-    int failed = job_run_worlds(options, &crew);
-    crew.busy = BUSY;
-    failed |= job_run_worlds(options, &crew);
-    crew = (struct crew){.experiment = "handoff", .body = handoff, .world = 2};
-    crew.variant = HOST_WORDS_AND_CPU;
-    return failed | job_run(options, &crew);
+    struct job job = {.experiment = "handoff", .body = handoff};
+    int failed = job_run_worlds(options, &job);
+    job.busy = BUSY;
+    failed |= job_run_worlds(options, &job);
+    job = (struct job){.experiment = "handoff", .body = handoff, .world = 2};
+    job.variant = HOST_WORDS_AND_CPU;
+    return failed | job_run(options, &job);
 }

@@ -72,7 +72,7 @@ static void report(const struct lab *lab, double gone_ms, const char *mapping, c
 {
     struct line line;
     lab_line(lab, &line);
-    line_text(&line, "killed", variant_names[lab->crew->variant]);
+    line_text(&line, "killed", variant_names[lab->job->variant]);
     line_number(&line, "gone_ms", gone_ms);
     line_text(&line, "mapping", mapping);
     line_text(&line, "wait", pending);
@@ -136,7 +136,7 @@ static enum shc_status be_victim(struct lab *lab)
                    lab->driver.cuMemsetD8Async(lab_data(lab, VICTIM), MARK, BYTES, lab->second),
                    "cuMemsetD8Async"));
     SHC_TRY(lab_drain(lab, lab->second));
-    if (lab->crew->variant == WAITER) {
+    if (lab->job->variant == WAITER) {
         SHC_TRY(lab_wait(lab, lab->stream, lab_word(lab, VICTIM, WAIT_WORD), 1));
         SHC_TRY(lab_idle(lab, lab->stream, 20 * SHC_NS_PER_MS, &idle));
     }
@@ -145,7 +145,7 @@ static enum shc_status be_victim(struct lab *lab)
 
 static enum shc_status killed(struct lab *lab)
 {
-    const bool legacy = lab->crew->variant == EXPORTER_LEGACY;
+    const bool legacy = lab->job->variant == EXPORTER_LEGACY;
     char why[SEAT_BYTES];
     SHC_TRY(lab_slabs_try(lab, legacy ? SHC_SLAB_LEGACY : SHC_SLAB_FD, BYTES, why));
     if (why[0] != '\0') {
@@ -160,8 +160,8 @@ static enum shc_status killed(struct lab *lab)
         return be_victim(lab);
     struct lab_pinned host;
     SHC_TRY(lab_pinned_make(lab, BYTES, &host));
-    SHC_TRY(lab->crew->variant == WAITER ? outlive_waiter(lab, &host)
-                                         : outlive_exporter(lab, &host));
+    SHC_TRY(lab->job->variant == WAITER ? outlive_waiter(lab, &host)
+                                        : outlive_exporter(lab, &host));
     lab_pinned_free(lab, &host);
     return SHC_OK;
 }
@@ -170,12 +170,12 @@ int experiment_kill(const struct options *options)
 {
     int failed = 0;
     for (int variant = 0; variant < VARIANTS; variant++) {
-        struct crew crew = {.experiment = "kill",
-                            .body = killed,
-                            .world = 2,
-                            .variant = variant,
-                            .first_one_dies = true};
-        failed |= job_run(options, &crew);
+        struct job job = {.experiment = "kill",
+                          .body = killed,
+                          .world = 2,
+                          .variant = variant,
+                          .first_one_dies = true};
+        failed |= job_run(options, &job);
     }
     return failed;
 }

@@ -140,7 +140,7 @@ static void destroy_slabs(struct lab *lab)
     for (int r = 0; r < lab->world; r++)
         if (r != lab->rank)
             shc_slab_destroy(&lab->slabs[r]);
-    if (!lab->crew->first_one_dies)
+    if (!lab->job->first_one_dies)
         (void)!lab_meet(lab); /* nobody looks at one's own any more */
     shc_slab_destroy(&lab->slabs[lab->rank]);
 }
@@ -346,7 +346,7 @@ enum shc_status lab_end_wait(const struct lab *lab, struct shc_cu_stream *stream
 
 void lab_line(const struct lab *lab, struct line *line)
 {
-    line_begin(line, lab->options->json, lab->crew->experiment);
+    line_begin(line, lab->options->json, lab->job->experiment);
     line_number(line, "ranks", lab->world);
 }
 
@@ -442,10 +442,10 @@ static enum shc_status be_rank(struct lab *lab)
         return be_busy(lab);
     SHC_TRY(find_others(lab));
     /* acquire experiments/busy <- acq_rel in be_busy(). */
-    while (shc_a32_load_acquire(&lab->board->busy_ready) < (uint32_t)lab->crew->busy &&
+    while (shc_a32_load_acquire(&lab->board->busy_ready) < (uint32_t)lab->job->busy &&
            !lab_stopped(lab))
         shc_sys_sleep_ns(SHC_NS_PER_MS);
-    return lab->crew->body(lab);
+    return lab->job->body(lab);
 }
 
 /* Says why, has the others end too, and waits while all guards poison. The exit status. */
@@ -464,16 +464,16 @@ static int give_up(struct lab *lab, enum shc_status st)
     return st == SHC_ERR_ABORTED ? RANK_STOPPED : 1;
 }
 
-int lab_main(const struct options *options, const struct crew *crew, struct board *board, int rank)
+int lab_main(const struct options *options, const struct job *job, struct board *board, int rank)
 {
     static struct lab lab;
     signal(SIGTERM, SIG_IGN); /* the coordinator hears it, and ends all in order */
     signal(SIGINT, SIG_IGN);
     lab = (struct lab){.options = options,
-                       .crew = crew,
+                       .job = job,
                        .board = board,
                        .rank = rank,
-                       .world = crew->world,
+                       .world = job->world,
                        .coordinator = getppid(),
                        .deadline_ns = shc_clock_ns() + options->limit_ns};
     int status = 0;

@@ -34,7 +34,7 @@ struct guard {
 
 struct lab {
     const struct options *options;
-    const struct crew *crew;
+    const struct job *job;
     struct board *board;
     int rank, world;
     int coordinator; /* its pid */
@@ -52,7 +52,7 @@ struct lab {
 };
 
 /* What a rank process does; its exit status. */
-int lab_main(const struct options *options, const struct crew *crew, struct board *board, int rank);
+int lab_main(const struct options *options, const struct job *job, struct board *board, int rank);
 
 /* The failure of a driver's call as a status. */
 SHC_NODISCARD enum shc_status lab_cu(const struct lab *lab, int result, const char *call);

@@ -387,9 +387,12 @@ def experiments(session: Session) -> tuple[str, str]:
     for place, name in enumerate(EXPERIMENTS):
         behind = len(EXPERIMENTS) - 1 - place
         limit_s = min(90.0, max(session.left_s - LEAST_S * behind, LEAST_S))
-        crew = ["--limit", f"{min(40.0, max(limit_s - TOLD_S, 5)):.0f}"]  # of one number of ranks
+        one_limit = [
+            "--limit",
+            f"{min(40.0, max(limit_s - TOLD_S, 5)):.0f}",
+        ]  # of one number of ranks
         env = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"} if name.endswith(" of 32") else {}
-        command: list[str | Path] = [program, *options, *crew, name]
+        command: list[str | Path] = [program, *options, *one_limit, name]
         if name.startswith("queues"):
             command = [*lab.script("benchmarks/gpu/queues.py"), "--driver", lab.driver]
             limit_s = min(limit_s, 30)

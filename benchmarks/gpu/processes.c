@@ -17,7 +17,7 @@
 /* The coordinator's view. */
 struct watch {
     struct board *board;
-    const struct crew *crew;
+    const struct job *job;
     int count, alive;
     pid_t pids[RANKS_MAX]; /* 0: gone */
     char failure[SEAT_BYTES];
@@ -67,7 +67,7 @@ static void complain(struct watch *watch, const char *format, int rank, int what
 /* What the end of a rank means. */
 static void judge(struct watch *watch, int rank, int status)
 {
-    const bool dies = watch->crew->first_one_dies && rank == 0;
+    const bool dies = watch->job->first_one_dies && rank == 0;
     const char *said = watch->board->seats[rank].failure;
     if (WIFSIGNALED(status)) {
         if (!dies || WTERMSIG(status) != SIGKILL)
@@ -128,13 +128,13 @@ static void see_through(struct watch *watch, uint64_t limit_ns)
     }
 }
 
-static void start(struct watch *watch, const struct options *options, const struct crew *crew)
+static void start(struct watch *watch, const struct options *options, const struct job *job)
 {
     fflush(stdout);
     for (int r = 0; r < watch->count; r++) {
         const pid_t pid = fork();
         if (pid == 0)
-            _exit(lab_main(options, crew, watch->board, r));
+            _exit(lab_main(options, job, watch->board, r));
         if (pid < 0) {
             complain(watch, "rank %d: no process, %d are there", r, r);
             return;
@@ -144,23 +144,23 @@ static void start(struct watch *watch, const struct options *options, const stru
     }
 }
 
-static void free_memory(struct board *board, struct crew *crew)
+static void free_memory(struct board *board, struct job *job)
 {
     if (board != NULL)
         munmap(board, sizeof *board);
-    if (crew->region != NULL)
-        munmap(crew->region, crew->region_bytes);
-    crew->region = NULL;
+    if (job->region != NULL)
+        munmap(job->region, job->region_bytes);
+    job->region = NULL;
 }
 
-int job_run(const struct options *options, struct crew *crew)
+int job_run(const struct options *options, struct job *job)
 {
-    struct watch watch = {.crew = crew, .count = crew->world + crew->busy};
+    struct watch watch = {.job = job, .count = job->world + job->busy};
     watch.board = share_memory(sizeof *watch.board);
-    crew->region = crew->region_bytes ? share_memory(crew->region_bytes) : NULL;
-    if (watch.board == NULL || (crew->region_bytes && crew->region == NULL)) {
-        fprintf(stderr, "%s: no shared memory\n", crew->experiment);
-        free_memory(watch.board, crew);
+    job->region = job->region_bytes ? share_memory(job->region_bytes) : NULL;
+    if (watch.board == NULL || (job->region_bytes && job->region == NULL)) {
+        fprintf(stderr, "%s: no shared memory\n", job->experiment);
+        free_memory(watch.board, job);
         return 1;
     }
     current_board = watch.board;
@@ -169,29 +169,29 @@ int job_run(const struct options *options, struct crew *crew)
     if (shc_a32_load_relaxed(&told_to_end) != 0)
         shc_a32_store_release(&watch.board->stop, 1); /* experiments/stop: nobody is there yet */
     else
-        start(&watch, options, crew);
+        start(&watch, options, job);
     see_through(&watch, options->limit_ns);
     current_board = NULL;
     if (watch.failure[0] == '\0' && stopped(watch.board))
         snprintf(watch.failure, sizeof watch.failure, "stopped from outside");
     if (watch.failure[0] != '\0') {
         struct line line;
-        line_begin(&line, options->json, crew->experiment);
-        line_number(&line, "ranks", crew->world);
+        line_begin(&line, options->json, job->experiment);
+        line_number(&line, "ranks", job->world);
         line_text(&line, "failed", watch.failure);
         line_end(&line);
     }
     if (watch.alive == 0) /* else somebody may still look at it */
-        free_memory(watch.board, crew);
+        free_memory(watch.board, job);
     return watch.failure[0] != '\0';
 }
 
-int job_run_worlds(const struct options *options, struct crew *crew)
+int job_run_worlds(const struct options *options, struct job *job)
 {
     int failed = 0;
     for (int i = 0; i < options->world_count; i++) {
-        crew->world = options->worlds[i];
-        failed |= job_run(options, crew);
+        job->world = options->worlds[i];
+        failed |= job_run(options, job);
     }
     return failed;
 }

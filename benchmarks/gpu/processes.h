@@ -56,7 +56,7 @@ struct board {
 
 struct lab;
 
-struct crew {
+struct job {
     const char *experiment;
     enum shc_status (*body)(struct lab *lab);
     int world;
@@ -68,7 +68,7 @@ struct crew {
 };
 
 /* 0; or 1 when a rank failed, which is said in a line of results. */
-int job_run(const struct options *options, struct crew *crew);
+int job_run(const struct options *options, struct job *job);
 
 /* The same with each of the worlds that are asked for. */
-int job_run_worlds(const struct options *options, struct crew *crew);
+int job_run_worlds(const struct options *options, struct job *job);

@@ -21,7 +21,7 @@ static enum shc_status take(const struct lab *lab, double *seconds)
 {
     const uint64_t begun_ns = shc_clock_ns();
     SHC_TRY(lab_cu(lab,
-                   lab->driver.cuMemHostRegister(lab->crew->region, lab->crew->region_bytes,
+                   lab->driver.cuMemHostRegister(lab->job->region, lab->job->region_bytes,
                                                  SHC_CU_HOST_PORTABLE | SHC_CU_HOST_DEVICEMAP),
                    "cuMemHostRegister of what others have registered"));
     *seconds = since_s(begun_ns);
@@ -31,7 +31,7 @@ static enum shc_status take(const struct lab *lab, double *seconds)
 static enum shc_status leave(const struct lab *lab, double *seconds)
 {
     const uint64_t begun_ns = shc_clock_ns();
-    SHC_TRY(lab_cu(lab, lab->driver.cuMemHostUnregister(lab->crew->region), "cuMemHostUnregister"));
+    SHC_TRY(lab_cu(lab, lab->driver.cuMemHostUnregister(lab->job->region), "cuMemHostUnregister"));
     *seconds = since_s(begun_ns);
     return SHC_OK;
 }
@@ -40,7 +40,7 @@ static enum shc_status leave(const struct lab *lab, double *seconds)
  * comes back. */
 static enum shc_status check(struct lab *lab, bool *right)
 {
-    unsigned char *memory = lab->crew->region;
+    unsigned char *memory = lab->job->region;
     const int before = (lab->rank + lab->world - 1) % lab->world;
     const size_t from = (size_t)before * PIECE, back = (size_t)(lab->world + lab->rank) * PIECE;
     shc_cu_address address;
@@ -59,7 +59,7 @@ static enum shc_status check(struct lab *lab, bool *right)
 
 static void report(const struct lab *lab, const char *what, int numbers)
 {
-    const double gib = (double)lab->crew->region_bytes / (1 << 30);
+    const double gib = (double)lab->job->region_bytes / (1 << 30);
     const struct seat *seats = lab->board->seats;
     double first = seats[0].numbers[numbers], worst = 0, sum = 0;
     for (int r = 0; r < lab->world; r++) {
@@ -106,7 +106,7 @@ static enum shc_status registers(struct lab *lab)
     SHC_TRY(lab_slabs(lab, MIB));
     if (lab->rank == 0) {
         const uint64_t begun_ns = shc_clock_ns();
-        memset(lab->crew->region, 1, lab->crew->region_bytes);
+        memset(lab->job->region, 1, lab->job->region_bytes);
         numbers[0] = since_s(begun_ns);
     }
     SHC_TRY(lab_meet(lab));
@@ -134,6 +134,6 @@ static enum shc_status registers(struct lab *lab)
 int experiment_register(const struct options *options)
 {
     const size_t bytes = options->small ? 4 * MIB : 1024 * MIB;
-    struct crew crew = {.experiment = "register", .body = registers, .region_bytes = bytes};
-    return job_run_worlds(options, &crew);
+    struct job job = {.experiment = "register", .body = registers, .region_bytes = bytes};
+    return job_run_worlds(options, &job);
 }

@@ -204,6 +204,6 @@ static enum shc_status relay(struct lab *lab)
 
 int experiment_relay(const struct options *options)
 {
-    struct crew crew = {.experiment = "relay", .body = relay};
-    return job_run_worlds(options, &crew);
+    struct job job = {.experiment = "relay", .body = relay};
+    return job_run_worlds(options, &job);
 }

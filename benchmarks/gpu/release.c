@@ -231,6 +231,6 @@ static enum shc_status releases(struct lab *lab)
 
 int experiment_release(const struct options *options)
 {
-    struct crew crew = {.experiment = "release", .body = releases, .world = 2};
-    return job_run(options, &crew);
+    struct job job = {.experiment = "release", .body = releases, .world = 2};
+    return job_run(options, &job);
 }

@@ -120,6 +120,6 @@ static enum shc_status share(struct lab *lab)
 
 int experiment_share(const struct options *options)
 {
-    struct crew crew = {.experiment = "share", .body = share};
-    return job_run_worlds(options, &crew);
+    struct job job = {.experiment = "share", .body = share};
+    return job_run_worlds(options, &job);
 }

@@ -126,7 +126,8 @@ static enum shc_status enter(struct shc_cuda_comm *comm, struct shc_captured *on
     return SHC_OK;
 }
 
-enum shc_status shc_work_meet(struct shc_work *work)
+/* Of a round: the arrivals, and the gate after them. */
+static enum shc_status meet(struct shc_work *work)
 {
     struct shc_cuda_comm *comm = work->comm;
     const uint64_t parity = work->round & 1, arrival = work->round == 0 ? work->tag : 1;
@@ -181,6 +182,7 @@ enum shc_status shc_capture_enqueue(struct shc_cuda_comm *comm, const struct shc
     struct shc_lane *lane = &comm->captures.lane;
     struct shc_work work = {.comm = comm,
                             .lane = lane,
+                            .meet = meet,
                             .stream = stream,
                             .halves_at = 2 * comm->half_bytes,
                             .scratch = comm->captures.scratch,
@@ -372,7 +374,7 @@ void shc_capture_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint6
                                         .whom = whom,
                                         .number = passed + 1,
                                         .missing = missing};
-    shc_watch_tell(comm, state, &waiting);
+    shc_tell_late(comm, state, &waiting);
 }
 
 /* ---- leaving ---- */

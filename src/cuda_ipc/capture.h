@@ -31,9 +31,6 @@ SHC_NODISCARD enum shc_status shc_capture_enqueue(struct shc_cuda_comm *comm,
                                                   const struct shc_op *op,
                                                   struct shc_cu_stream *stream, uint64_t capture);
 
-/* Of a round: the arrivals, and the gate after them. */
-SHC_NODISCARD enum shc_status shc_work_meet(struct shc_work *work);
-
 /* From here on a capture of any thread's forbids the calling thread nothing, or all it did before:
  * what to hand over to go back. */
 int shc_capture_exchange(const struct shc_driver *driver, int mode);

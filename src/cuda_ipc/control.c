@@ -13,7 +13,7 @@
 #define LOOK_AGAIN_NS (10 * SHC_NS_PER_MS)
 
 /* The first message of a rank that connects. */
-struct hello {
+struct handshake {
     uint64_t secret[2]; /* of the rank it connects to */
     uint32_t from;
     uint32_t world;
@@ -65,7 +65,7 @@ enum word_kind { WORD_PARCEL = 1, WORD_LEAVING };
 struct word {
     uint32_t kind;
     uint32_t count;
-    unsigned char bytes[SHC_CONTROL_BYTES]; /* a parcel's, or why the sender leaves */
+    unsigned char bytes[SHC_CONTROL_BYTES]; /* a message's, or why the sender leaves */
 };
 
 #define WORD_HEAD offsetof(struct word, bytes)
@@ -122,10 +122,10 @@ static enum shc_status reach(struct shc_control *control, int rank,
                              "socket's name; is it in another pid namespace?",
                              shc_control_rank_name(control, rank).text, (int)address->pid);
     }
-    const struct hello hello = {.secret = {address->secret[0], address->secret[1]},
-                                .from = (uint32_t)control->rank,
-                                .world = (uint32_t)control->world};
-    error = shc_sys_send(fd, &hello, sizeof hello, -1);
+    const struct handshake handshake = {.secret = {address->secret[0], address->secret[1]},
+                                        .from = (uint32_t)control->rank,
+                                        .world = (uint32_t)control->world};
+    error = shc_sys_send(fd, &handshake, sizeof handshake, -1);
     if (error) {
         shc_sys_close(fd);
         return shc_cuda_fail_errno(SHC_ERR_PEER_DEAD, error,
@@ -137,19 +137,20 @@ static enum shc_status reach(struct shc_control *control, int rank,
 }
 
 /* The rank that this connection is, or -1: a stranger, or a rank for the second time. */
-static int rank_of(const struct shc_control *control, int fd, const struct hello *hello,
+static int rank_of(const struct shc_control *control, int fd, const struct handshake *handshake,
                    const struct shc_control_address *all)
 {
-    const int rank = (int)hello->from;
-    if (hello->secret[0] != control->self.secret[0] || hello->secret[1] != control->self.secret[1])
+    const int rank = (int)handshake->from;
+    if (handshake->secret[0] != control->self.secret[0] ||
+        handshake->secret[1] != control->self.secret[1])
         return -1;
-    if (hello->world != (uint32_t)control->world || hello->from >= hello->world ||
+    if (handshake->world != (uint32_t)control->world || handshake->from >= handshake->world ||
         rank <= control->rank || control->links[rank] >= 0)
         return -1;
     return is_process(fd, &all[rank]) ? rank : -1;
 }
 
-/* Connections whose hello has not come yet. A stranger may hold one: more push the oldest out. */
+/* Connections whose handshake has not come yet. A stranger may hold one: more push the oldest out. */
 struct lobby {
     int fds[SHC_MAX_WORLD];
     int count;
@@ -185,16 +186,17 @@ static void hear(struct shc_control *control, struct lobby *lobby,
                  const struct shc_control_address *all)
 {
     for (int i = 0; i < lobby->count;) {
-        struct hello hello;
+        struct handshake handshake;
         size_t count;
         int passed = -1;
-        const int error = shc_sys_receive(lobby->fds[i], &hello, sizeof hello, &count, &passed);
+        const int error =
+            shc_sys_receive(lobby->fds[i], &handshake, sizeof handshake, &count, &passed);
         if (error == EAGAIN) {
             i++;
             continue;
         }
-        const bool fits = !error && count == sizeof hello && passed < 0;
-        const int rank = fits ? rank_of(control, lobby->fds[i], &hello, all) : -1;
+        const bool fits = !error && count == sizeof handshake && passed < 0;
+        const int rank = fits ? rank_of(control, lobby->fds[i], &handshake, all) : -1;
         if (!error)
             shc_sys_close(passed);
         if (rank >= 0) {
@@ -214,7 +216,7 @@ static bool all_linked(const struct shc_control *control)
     return true;
 }
 
-/* "rank 1, rank 4": the ranks without a link, or without a parcel. */
+/* "rank 1, rank 4": the ranks without a link, or without a message. */
 static void list_missing(const struct shc_control *control, const bool *there, char *text,
                          size_t capacity)
 {
@@ -292,7 +294,7 @@ static enum shc_status fail_form(const struct shc_control *control, int r)
 
 static enum shc_status accept_word(const struct shc_control *control, int r,
                                    const struct word *word, size_t bytes,
-                                   struct shc_control_message *parcel)
+                                   struct shc_control_message *message)
 {
     if (bytes < WORD_HEAD || bytes - WORD_HEAD != word->count)
         return fail_form(control, r);
@@ -300,18 +302,18 @@ static enum shc_status accept_word(const struct shc_control *control, int r,
         return shc_cuda_fail(SHC_ERR_PEER_DEAD, "%s", (const char *)word->bytes);
     if (word->kind != WORD_PARCEL)
         return fail_form(control, r);
-    parcel->count = word->count;
-    memcpy(parcel->bytes, word->bytes, word->count);
+    message->count = word->count;
+    memcpy(message->bytes, word->bytes, word->count);
     return SHC_OK;
 }
 
-/* post: *there is set when the parcel has come. */
+/* post: *there is set when the message has come. */
 static enum shc_status receive_one(const struct shc_control *control, int r,
-                                   struct shc_control_message *parcel, bool *there)
+                                   struct shc_control_message *message, bool *there)
 {
     struct word word;
     size_t bytes;
-    const int error = shc_sys_receive(control->links[r], &word, sizeof word, &bytes, &parcel->fd);
+    const int error = shc_sys_receive(control->links[r], &word, sizeof word, &bytes, &message->fd);
     if (error == EAGAIN)
         return SHC_OK;
     if (error == EBADMSG)
@@ -319,7 +321,7 @@ static enum shc_status receive_one(const struct shc_control *control, int r,
     if (error || bytes == 0)
         return shc_cuda_fail(SHC_ERR_PEER_DEAD, "%s closed its control socket",
                              shc_control_rank_name(control, r).text);
-    SHC_TRY(accept_word(control, r, &word, bytes, parcel));
+    SHC_TRY(accept_word(control, r, &word, bytes, message));
     *there = true;
     return SHC_OK;
 }

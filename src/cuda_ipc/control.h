@@ -64,7 +64,7 @@ SHC_NODISCARD enum shc_status shc_control_meet(struct shc_control *control,
                                                uint64_t deadline_ns);
 
 /*
- * A round. post: theirs[r] is rank r's parcel (one's own: no descriptor). On failure no received
+ * A round. post: theirs[r] is rank r's message (one's own: no descriptor). On failure no received
  * descriptor is left open, and the others have been told why: they give this rank's reason, not
  * this rank, as theirs. SHC_ERR_PEER_DEAD: a rank closed its end first, or one was told so.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * A group of ranks with GPUs: what setup.c makes, enqueue.c and mail.c use, watch.c keeps an eye on.
+ * A group of ranks with GPUs: what setup.c makes, enqueue.c and mail.c use, and watch.c looks at.
  */
 
 #include "cuda_ipc/copies.h"
@@ -114,16 +114,67 @@ SHC_NODISCARD enum shc_status shc_setup_make(struct shc_cuda_comm *comm, const c
 /* pre: this rank's streams are past all operations. */
 void shc_setup_undo(struct shc_cuda_comm *comm);
 
-/* ---- enqueue.c ---- */
+/* ---- failure.c: how a group fails; calls nothing that looks for failures ---- */
+
+/* Fails the group, unless it has failed before; returns the reason that stands, recorded. Makes no call of the
+ * driver, which may keep this thread while another one waits there for this rank's streams: their waits are
+ * ended by the CPU's stores, and by a stream's writes from the watcher. */
+SHC_NODISCARD SHC_COLD enum shc_status shc_failure_set(struct shc_cuda_comm *comm,
+                                                       enum shc_status status, const char *text);
+
+/* Fails the group because a gate of this rank was shut for it. */
+SHC_NODISCARD SHC_COLD enum shc_status shc_failure_set_aborted(struct shc_cuda_comm *comm);
+
+/* Fails the group because these two ranks made different calls as their operation of that number. */
+SHC_NODISCARD SHC_COLD enum shc_status shc_failure_set_mismatch(struct shc_cuda_comm *comm,
+                                                                uint64_t sequence, int a, int b);
+
+/* SHC_OK, or the reason, recorded, for which this rank knows the group to have failed. */
+SHC_NODISCARD enum shc_status shc_failure_look(struct shc_cuda_comm *comm);
+
+/* Has a rank failed the group? */
+bool shc_failure_is_set(const struct shc_cuda_comm *comm);
+
+/* Has a rank failed the group? Asked after everything that this thread has read before. */
+bool shc_failure_was_set(const struct shc_cuda_comm *comm);
+
+/* Says a line about the group. */
+void shc_say(struct shc_cuda_comm *comm, const char *line);
+
+/* A call that waits. */
+struct shc_waiting {
+    uint64_t waited_ns;
+    const char *call, *whom;
+    const char *more; /* at the end of the line, or NULL */
+    /* For shc_comm_log_late(): */
+    uint64_t number;
+    uint32_t missing;
+};
+
+/* Says that it is late, or fails the group because its time is over. */
+void shc_tell_late(struct shc_cuda_comm *comm, enum shc_lateness_state state,
+                   const struct shc_waiting *waiting);
+
+/* SHC_ERR_CLOSED: this rank has closed the group, or begun to. Any thread. */
+SHC_NODISCARD enum shc_status shc_check_open(struct shc_cuda_comm *comm);
+
+/* 1 + the last operation of a rank that has left, and all that the rank published; else 0. Also 0 while its
+ * process is still ending: no wait ends because of that rank before. */
+uint64_t shc_departure(struct shc_cuda_comm *comm, int rank);
+
+/* ---- work.c: the rounds of an operation ---- */
 
 /* One operation on its way into a stream, eager or captured. Copies are collected, because one
  * launch takes many. */
 struct shc_work {
+    enum shc_status (*meet)(
+        struct shc_work *work); /* of a round: arrivals, and the gate after them */
     struct shc_cuda_comm *comm;
     struct shc_lane *lane;
     struct shc_cu_stream *stream;
     uint64_t sequence; /* captured: its number */
     uint64_t round;   /* the group's number of the current one; captured: the operation's, from 0 */
+    bool first;       /* is that its first one? */
     uint64_t tag;     /* captured: the value of its first arrival; else 0 */
     uint64_t last;    /* captured: its last round, an odd one */
     size_t halves_at; /* where in a rank's halves the two that it uses begin */
@@ -134,15 +185,12 @@ struct shc_work {
 /* Makes the lane of collectives. pre: the host arena is registered. */
 void shc_work_init(struct shc_cuda_comm *comm);
 
-/* SHC_ERR_CLOSED: this rank has closed the group, or begun to. Any thread. */
-SHC_NODISCARD enum shc_status shc_check_open(struct shc_cuda_comm *comm);
-
-/* Have all ranks published their record of this operation? */
-bool shc_work_published(const struct shc_cuda_comm *comm, uint64_t sequence);
-
 /* Sets comm->demand to the rounds of the call. pre: order_lock is held and the GPU entered, as
  * below. */
 SHC_NODISCARD enum shc_status shc_work_demand(struct shc_cuda_comm *comm, const struct shc_op *op);
+
+/* The `meet` of what is not captured. */
+SHC_NODISCARD enum shc_status shc_work_meet(struct shc_work *work);
 
 /* Enqueues round k of what is demanded. One after the last moves nothing, and meets. */
 SHC_NODISCARD enum shc_status shc_work_round(struct shc_work *work, uint64_t k);
@@ -159,48 +207,5 @@ SHC_NODISCARD enum shc_status shc_watch_verdicts(struct shc_cuda_comm *comm);
 /* Looks at everything that may have failed the group. SHC_OK, or the reason. Any thread. */
 SHC_NODISCARD enum shc_status shc_watch_look(struct shc_cuda_comm *comm);
 
-/* Fails the group, unless it has failed before; returns the reason that stands, recorded. Makes no call of the
- * driver, which may keep this thread while another one waits there for this rank's streams: their waits are
- * ended by the CPU's stores, and by a stream's writes from the watcher. */
-SHC_NODISCARD SHC_COLD enum shc_status shc_failure_set(struct shc_cuda_comm *comm,
-                                                       enum shc_status status, const char *text);
-
-/* The same because a gate of this rank was shut for it. */
-SHC_NODISCARD SHC_COLD enum shc_status shc_failure_set_aborted(struct shc_cuda_comm *comm);
-
-/* The same because these two made different calls as their operation of that number. */
-SHC_NODISCARD SHC_COLD enum shc_status shc_failure_set_mismatch(struct shc_cuda_comm *comm,
-                                                                uint64_t sequence, int a, int b);
-
-/* The newest operation takes rounds up to this one; `relayed`: of the relay's; `sliced`: in two of them. */
-void shc_lane_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed, bool sliced);
-
-/* Has a rank failed the group? */
-bool shc_failure_look(const struct shc_cuda_comm *comm);
-
-/* The same, and asked when everything has been read that this thread has read before. */
-bool shc_failure_was_set(const struct shc_cuda_comm *comm);
-
-/* Says a line about the group. */
-void shc_watch_say(struct shc_cuda_comm *comm, const char *line);
-
-/* A call that waits. */
-struct shc_waiting {
-    uint64_t waited_ns;
-    const char *call, *whom;
-    const char *more; /* at the end of the line, or NULL */
-    /* For shc_comm_log_late(): */
-    uint64_t number;
-    uint32_t missing;
-};
-
-/* Says that it is late, or fails the group because its time is over. */
-void shc_watch_tell(struct shc_cuda_comm *comm, enum shc_lateness_state state,
-                    const struct shc_waiting *waiting);
-
 /* Are this rank's streams past all operations? */
 bool shc_watch_idle(struct shc_cuda_comm *comm);
-
-/* 1 + the last operation of a rank that has left, and all that the rank published; else 0. Also 0 while its
- * process is still ending: no wait ends because of that rank before. */
-uint64_t shc_departure(struct shc_cuda_comm *comm, int rank);

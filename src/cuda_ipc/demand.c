@@ -377,6 +377,22 @@ enum shc_status shc_demand_make(const struct shc_op *op, int rank, int world,
     return shape(op, demand);
 }
 
+void shc_call_words_op(const uint64_t call[SHC_RECORD_CALL_WORDS], struct shc_op *op,
+                       uint64_t *count)
+{
+    memset(op, 0, sizeof *op);
+    if (call[KIND] < SHC_OP_KIND_COUNT)
+        op->kind = (enum shc_op_kind)call[KIND];
+    op->dtype = call[DTYPE] < SHC_DTYPE_COUNT ? (enum shc_dtype)call[DTYPE] : SHC_OPAQUE;
+    op->elem_bytes = (uint32_t)call[ELEM_BYTES];
+    if (call[REDOP] > 0 && call[REDOP] <= SHC_REDOP_COUNT)
+        op->redop = (enum shc_redop)(call[REDOP] - 1);
+    if (call[ROOT] > 0)
+        op->root = (int)(call[ROOT] - 1);
+    op->tag = (int32_t)(uint32_t)call[TAG];
+    *count = call[COUNT];
+}
+
 /* " type 7 of 12 bytes": the part of an opaque dtype that its name lacks. */
 static void type_text(const uint64_t call[SHC_RECORD_CALL_WORDS], char *text, size_t capacity)
 {

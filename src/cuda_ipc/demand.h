@@ -46,6 +46,11 @@ SHC_NODISCARD enum shc_status shc_demand_make(const struct shc_op *op, int rank,
  * pre: offset < flat->bytes. */
 char *shc_flat_at(struct shc_flat *flat, uint64_t offset, uint64_t *run);
 
+/* What the words say of dtype, reduction, root and tag; *count: of elements. They may be anything. The
+ * record of a message is that of a send on both sides. */
+void shc_call_words_op(const uint64_t call[SHC_RECORD_CALL_WORDS], struct shc_op *op,
+                       uint64_t *count);
+
 /* The same of a message, as one of its ends sees it: "recv #5 from rank 1 (float32[8], tag 0)". */
 #define SHC_MESSAGE_TEXT_BYTES 288 /* with the longest name of a rank */
 void shc_message_words_text(const uint64_t call[SHC_RECORD_CALL_WORDS], bool sends,

@@ -12,6 +12,8 @@
 #define SHC_LATE_NS \
     (5 * SHC_NS_PER_S) /* then the ranks that it waits for are logged; again at 10 s, 20, ... */
 
+#define SHC_SHOWN_NS (100 * SHC_NS_PER_MS) /* then the board says whom it waits for */
+
 struct shc_flight {
     struct shc_lateness lateness;
     uint64_t last_round; /* a message's: its last piece */

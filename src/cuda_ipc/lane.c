@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "cuda_ipc/lane.h"
 #include "cuda_ipc/cuda_comm.h"
+#include "shm/base/num.h"
 
 #include <string.h>
 
@@ -44,6 +45,17 @@ void shc_lane_begin(struct shc_cuda_comm *comm, struct shc_lane *lane,
     pthread_mutex_unlock(&comm->state_lock);
 }
 
+void shc_lane_extend(struct shc_cuda_comm *comm, const struct shc_lane *lane, uint64_t last_round,
+                     bool relayed, bool sliced)
+{
+    struct shc_flight *flight = &lane->flights[lane->sequence % SHC_RECORDS];
+    pthread_mutex_lock(&comm->state_lock);
+    flight->last_round = last_round;
+    flight->relayed = relayed;
+    flight->sliced = sliced;
+    pthread_mutex_unlock(&comm->state_lock);
+}
+
 bool shc_lane_flight(struct shc_cuda_comm *comm, const struct shc_lane *lane, uint64_t number,
                      struct shc_flight *flight)
 {
@@ -75,6 +87,39 @@ enum shc_lateness_state shc_lane_look_at_time(struct shc_cuda_comm *comm, struct
     }
     pthread_mutex_unlock(&comm->state_lock);
     return state;
+}
+
+bool shc_lane_all_published(const struct shc_cuda_comm *comm, uint64_t sequence)
+{
+    for (int r = 0; r < comm->world; r++)
+        if (shc_lane_published(shc_host_lane(&comm->host, r)) < sequence)
+            return false;
+    return true;
+}
+
+void shc_lane_show_ended(struct shc_cuda_comm *comm, struct shc_lane *lane, int peer,
+                         enum shc_op_kind kind)
+{
+    uint64_t done = shc_lane_done(lane->shm);
+    struct shc_flight flight;
+    pthread_mutex_lock(&comm->state_lock);
+    done = shc_min_size(done, lane->sequence); /* the word may be damaged */
+    pthread_mutex_unlock(&comm->state_lock);
+    uint64_t next = lane->shown + 1;
+    if (done >= next + SHC_RECORDS)
+        next = done - SHC_RECORDS + 1;
+    for (; next <= done; next++) {
+        struct shc_op op;
+        uint64_t count;
+        if (!shc_lane_flight(comm, lane, next, &flight))
+            continue; /* too many since the look before */
+        shc_call_words_op(flight.call, &op, &count);
+        op.peer = peer;
+        if (peer >= 0)
+            op.kind = kind;
+        shc_comm_keep_device(comm->core, &op, next, count, flight.lateness.begun_ns);
+    }
+    lane->shown = done;
 }
 
 /* ---- steps in a stream ---- */

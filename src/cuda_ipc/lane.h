@@ -30,6 +30,8 @@ struct shc_lane {
     /* Guarded by the group's state_lock; written only while the other lock is held as well. */
     uint64_t sequence;          /* the newest operation */
     struct shc_flight *flights; /* a ring of SHC_RECORDS; NULL: captured operations */
+    /* The watcher's: the newest operation that the board has the end of. */
+    uint64_t shown;
 };
 
 /* Completes a lane. pre: the host arena is registered; lane->args has the words that its gates read and the ranks
@@ -47,6 +49,10 @@ void shc_lane_publish(const struct shc_lane *lane, uint64_t number,
 void shc_lane_begin(struct shc_cuda_comm *comm, struct shc_lane *lane,
                     const struct shc_flight *flight);
 
+/* The newest operation takes rounds up to this one; `relayed`: of the relay's; `sliced`: in two of them. */
+void shc_lane_extend(struct shc_cuda_comm *comm, const struct shc_lane *lane, uint64_t last_round,
+                     bool relayed, bool sliced);
+
 /* The operation of this number, as it was begun. False: it is not known (any more). */
 bool shc_lane_flight(struct shc_cuda_comm *comm, const struct shc_lane *lane, uint64_t number,
                      struct shc_flight *flight);
@@ -56,6 +62,14 @@ bool shc_lane_flight(struct shc_cuda_comm *comm, const struct shc_lane *lane, ui
 enum shc_lateness_state shc_lane_look_at_time(struct shc_cuda_comm *comm, struct shc_lane *lane,
                                               uint64_t now_ns, uint64_t lost_ns, uint64_t *number,
                                               struct shc_flight *oldest);
+
+/* Have all ranks published their record of this collective? */
+bool shc_lane_all_published(const struct shc_cuda_comm *comm, uint64_t sequence);
+
+/* Tells the board of the operations that have ended since the look before. `peer`: of the messages of an end, -1:
+ * they are collectives; `kind`: SHC_SEND or SHC_RECV, of messages. The watcher. */
+void shc_lane_show_ended(struct shc_cuda_comm *comm, struct shc_lane *lane, int peer,
+                         enum shc_op_kind kind);
 
 /* ---- steps in a stream; pre of all: the lane's lock is held, the GPU entered ---- */
 

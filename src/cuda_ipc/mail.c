@@ -315,7 +315,7 @@ static enum shc_status time_out(struct shc_cuda_comm *comm, const struct message
     const struct shc_waiting waiting = {.waited_ns = now_ns - message->flight.lateness.begun_ns,
                                         .call = call,
                                         .whom = "the message 64 before this one"};
-    shc_watch_tell(comm, SHC_TIME_OVER, &waiting);
+    shc_tell_late(comm, SHC_TIME_OVER, &waiting);
     return shc_watch_verdicts(comm);
 }
 

@@ -79,3 +79,5 @@ SHC_NODISCARD enum shc_status shc_mail_look_at_verdicts(struct shc_cuda_comm *co
 SHC_NODISCARD enum shc_status shc_mail_look_at_leavers(struct shc_cuda_comm *comm);
 /* Deadlines, and messages that are late. */
 void shc_mail_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns);
+/* Tells the board which messages have ended, and of the oldest one that has not. */
+void shc_mail_show(struct shc_cuda_comm *comm, uint64_t now_ns);

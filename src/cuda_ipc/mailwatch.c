@@ -219,7 +219,7 @@ static void look_at_end(struct shc_cuda_comm *comm, struct shc_end *end, uint64_
                                         .whom = whom,
                                         .more = state == SHC_LATE && is_crowded(comm) ? hint : NULL,
                                         .missing = missing_of(end, &flight)};
-    shc_watch_tell(comm, state, &waiting);
+    shc_tell_late(comm, state, &waiting);
 }
 
 void shc_mail_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns)
@@ -227,4 +227,53 @@ void shc_mail_look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t
     struct shc_end *end;
     for (int i = 0; (end = end_at(comm, i)) != NULL; i++)
         look_at_end(comm, end, now_ns, lost_ns);
+}
+
+/* ---- what tools outside see ---- */
+
+/* The oldest message of all that are not over, by the end that it is of; NULL: there is none. */
+static struct shc_end *oldest_of(struct shc_cuda_comm *comm, uint64_t *number,
+                                 struct shc_flight *flight)
+{
+    struct shc_end *end, *oldest = NULL;
+    for (int i = 0; (end = end_at(comm, i)) != NULL; i++) {
+        struct shc_flight one;
+        const uint64_t next = shc_lane_done(end->lane.shm) + 1;
+        if (!shc_lane_flight(comm, &end->lane, next, &one) ||
+            (oldest && flight->lateness.begun_ns <= one.lateness.begun_ns))
+            continue;
+        oldest = end;
+        *number = next;
+        *flight = one;
+    }
+    return oldest;
+}
+
+void shc_mail_show(struct shc_cuda_comm *comm, uint64_t now_ns)
+{
+    char call[SHC_MESSAGE_TEXT_BYTES] = "", whom[320] = "";
+    struct shc_device_work work = {.messages = true, .call = call, .whom = whom};
+    struct shc_flight flight;
+    struct shc_end *end;
+    uint64_t number;
+    for (int i = 0; (end = end_at(comm, i)) != NULL; i++)
+        shc_lane_show_ended(comm, &end->lane, end->peer, end->sends ? SHC_SEND : SHC_RECV);
+    end = oldest_of(comm, &number, &flight);
+    if (end) {
+        work.since_ns = flight.lateness.begun_ns;
+        shc_message_words_text(flight.call, end->sends,
+                               shc_comm_rank_name(comm->core, end->peer).text, number, call,
+                               sizeof call);
+        if (now_ns - work.since_ns >= SHC_SHOWN_NS) {
+            whom_text(comm, end, number, &flight, whom, sizeof whom);
+            if (!has_done(end, &flight))
+                work.missing[end->peer / 64] = UINT64_C(1) << end->peer % 64;
+        }
+    }
+    pthread_mutex_lock(&comm->state_lock);
+    work.called = shc_mail_count(comm);
+    work.done = shc_mail_done(comm);
+    pthread_mutex_unlock(&comm->state_lock);
+    if (work.called > 0)
+        shc_comm_show_device(comm->core, &work);
 }

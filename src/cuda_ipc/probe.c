@@ -28,7 +28,7 @@ struct word {
     char reason[SHC_PROBE_REASON_BYTES];
 };
 
-_Static_assert(sizeof(struct word) <= SHC_CONTROL_BYTES, "it fits a parcel");
+_Static_assert(sizeof(struct word) <= SHC_CONTROL_BYTES, "it fits a message");
 
 /* This rank's part of a probe. */
 struct probe {
@@ -44,7 +44,7 @@ struct probe {
     shc_cu_address host_device;   /* the same as the GPU sees it */
     shc_cu_address own;           /* this rank's memory on its GPU: the same */
     struct word mine;
-    struct shc_control_message parcel, theirs[SHC_MAX_WORLD];
+    struct shc_control_message message, theirs[SHC_MAX_WORLD];
 };
 
 static const char *const way_names[] = {"the copy engine", "a kernel"};
@@ -250,10 +250,10 @@ static void read_all(struct probe *probe, int way, int look)
 /* Every rank's word, and what follows from them all. */
 static enum shc_status tell(struct probe *probe, struct shc_probe_answer *answer)
 {
-    memcpy(probe->parcel.bytes, &probe->mine, sizeof probe->mine);
-    probe->parcel.count = sizeof probe->mine;
-    probe->parcel.fd = -1;
-    SHC_TRY(shc_control_swap(probe->prober->control, &probe->parcel, probe->prober->deadline_ns,
+    memcpy(probe->message.bytes, &probe->mine, sizeof probe->mine);
+    probe->message.count = sizeof probe->mine;
+    probe->message.fd = -1;
+    SHC_TRY(shc_control_swap(probe->prober->control, &probe->message, probe->prober->deadline_ns,
                              probe->theirs));
     shc_control_close_received(probe->theirs, probe->world);
     memset(answer, 0, sizeof *answer);

@@ -87,12 +87,6 @@ static char *half(const struct shc_cuda_comm *comm, int rank, uint64_t round)
     return cell(comm, rank, HALVES + (int)(round & 1));
 }
 
-uint64_t shc_relay_arrival(const struct shc_cuda_comm *comm, int rank)
-{
-    /* acquire cuda/relay <- release in the device, or in consume(): what lies in the rank's half. */
-    return shc_a64_load_acquire(&shc_host_lane(&comm->host, rank)->arrived.word);
-}
-
 /* ---- an operation as work in a stream ---- */
 
 /* Short copies have two rows or more: the driver may treat a single row as a copy that is not by rows. */
@@ -247,7 +241,7 @@ enum shc_status shc_relay_enqueue(struct shc_work *work)
     op->out_bytes = demand->out.bytes;
     op->move_count = 0;
     comm->relay.round += op->two ? 2 : 1;
-    shc_lane_extend(comm, comm->relay.round, true, op->two);
+    shc_lane_extend(comm, &comm->lane, comm->relay.round, true, op->two);
     if (op->two) /* the second round's, before: the first round's stay for stage() */
         add_moves(op, comm->moves, shc_rounds_moves(&demand->rounds, 1, comm->moves));
     op->fetches = op->move_count;
@@ -297,7 +291,7 @@ static void doze(struct shc_cuda_comm *comm, uint64_t ns)
 static uint64_t nap_ns(struct shc_cuda_comm *comm)
 {
     struct shc_relay *relay = &comm->relay;
-    if (!shc_failure_look(comm))
+    if (!shc_failure_is_set(comm))
         return NAP_NS;
     shc_timeline_poison_by_cpu(&comm->timeline);
     if (relay->failed_ns == 0)
@@ -327,7 +321,7 @@ static bool await_all(struct shc_cuda_comm *comm,
 {
     uint32_t looks = 0;
     while (!ready(comm, value)) {
-        if (shc_failure_look(comm) || is_stopping(&comm->relay))
+        if (shc_failure_is_set(comm) || is_stopping(&comm->relay))
             return false;
         look_again_later(comm, &looks);
     }
@@ -337,7 +331,7 @@ static bool await_all(struct shc_cuda_comm *comm,
 static bool all_arrived(const struct shc_cuda_comm *comm, uint64_t round)
 {
     for (int r = 0; r < comm->world; r++)
-        if (shc_relay_arrival(comm, r) < round)
+        if (shc_relay_arrival(&comm->host, r) < round)
             return false;
     return true;
 }
@@ -438,7 +432,7 @@ static void restore(struct shc_cuda_comm *comm, const struct shc_relayed *op)
         const enum shc_relay_state state = shc_relay_state_of(&op->state);
         if (state == SHC_RELAY_BROKEN || is_stopping(&comm->relay))
             return;
-        if (state == SHC_RELAY_ENQUEUED && shc_relay_arrival(comm, comm->rank) >= op->round)
+        if (state == SHC_RELAY_ENQUEUED && shc_relay_arrival(&comm->host, comm->rank) >= op->round)
             break;
         look_again_later(comm, &looks);
     }
@@ -450,7 +444,7 @@ static void restore(struct shc_cuda_comm *comm, const struct shc_relayed *op)
 static void serve_one(struct shc_cuda_comm *comm, const struct shc_relayed *op)
 {
     struct calls calls;
-    const bool good = await_all(comm, shc_work_published, op->sequence) &&
+    const bool good = await_all(comm, shc_lane_all_published, op->sequence) &&
                       compare(comm, op, &calls) && await_all(comm, all_arrived, op->round) &&
                       gates_are_open(comm) && consume(comm, op, &calls);
     if (!good)

@@ -100,6 +100,13 @@ SHC_INLINE void shc_relay_queue_pop(struct shc_relay_queue *queue)
     shc_a64_store_release(&queue->served, shc_relay_queue_served(queue) + 1);
 }
 
+/* The relay's round at which a rank's stream, or its thread, has arrived last. */
+SHC_INLINE uint64_t shc_relay_arrival(const struct shc_host *host, int rank)
+{
+    /* acquire cuda/relay <- release in the device, or in consume(): what lies in the rank's half. */
+    return shc_a64_load_acquire(&shc_host_lane(host, rank)->arrived.word);
+}
+
 /* A receive that was handed to the thread. */
 struct shc_relayed_receive {
     uint64_t number, piece;
@@ -180,9 +187,6 @@ bool shc_relay_takes(const struct shc_cuda_comm *comm, struct shc_rounds *rounds
 /* Enqueues the operation that comm->demand holds, all of it. pre: order_lock is held, the GPU entered;
  * its record is published. */
 SHC_NODISCARD enum shc_status shc_relay_enqueue(struct shc_work *work);
-
-/* The relay's round at which a rank's stream, or its thread, has arrived last. */
-uint64_t shc_relay_arrival(const struct shc_cuda_comm *comm, int rank);
 
 /* ---- of both files ---- */
 

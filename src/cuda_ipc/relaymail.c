@@ -133,7 +133,7 @@ static bool serve_receive(struct shc_cuda_comm *comm, const struct shc_end *end,
         return false;
     /* The gates of this end's earlier messages have run. After one that has shut, the ends need not mean the
      * same message by this number. */
-    const bool failed = shc_end_look_at_verdict(comm, end) != SHC_OK || shc_failure_look(comm);
+    const bool failed = shc_end_look_at_verdict(comm, end) != SHC_OK || shc_failure_is_set(comm);
     if (!failed && shc_end_reached(end) < receive->piece)
         return false;
     if (failed || !take(comm, end, receive))

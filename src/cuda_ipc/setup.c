@@ -301,7 +301,7 @@ static enum shc_status choose_route(struct shc_cuda_comm *comm, enum shc_cuda_ro
                  "CUDA group \"%s\" goes through host memory, which is slower: the ranks' "
                  "GPUs share no memory: %s",
                  comm->name, comm->reason);
-        shc_watch_say(comm, line);
+        shc_say(comm, line);
     }
     return SHC_OK;
 }

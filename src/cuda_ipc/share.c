@@ -8,16 +8,16 @@
 
 #define VERDICT_REASON_BYTES 200
 
-/* The message of a rank that has tried to import all slabs. */
+/* The control message of a rank that has tried to import all slabs. */
 struct verdict {
     uint32_t good;
     char reason[VERDICT_REASON_BYTES];
 };
 
-_Static_assert(sizeof(struct verdict) <= SHC_CONTROL_BYTES, "a verdict fits a parcel");
+_Static_assert(sizeof(struct verdict) <= SHC_CONTROL_BYTES, "a verdict fits a message");
 
-/* One attempt's parcels, too many for a stack. */
-struct parcels {
+/* The control messages of one attempt, too many for a stack. */
+struct messages {
     struct shc_control_message mine;
     struct shc_control_message theirs[SHC_MAX_WORLD];
 };
@@ -38,20 +38,20 @@ static void abandon(struct shc_share *share)
     share->kind = SHC_SLAB_NONE;
 }
 
-/* Makes and shows this rank's slab. A failure is said in an empty parcel: the others wait for one. */
+/* Makes and shows this rank's slab. A failure is said in an empty message: the others wait for one. */
 static enum shc_status offer(const struct shc_gpu *gpu, enum shc_slab_kind kind, size_t bytes,
-                             struct shc_slab *slab, struct shc_control_message *parcel)
+                             struct shc_slab *slab, struct shc_control_message *message)
 {
     enum shc_status st = shc_slab_create(gpu, kind, bytes, slab);
     if (st == SHC_OK) {
-        st = shc_slab_show(slab, parcel);
+        st = shc_slab_show(slab, message);
         if (st != SHC_OK)
             shc_slab_destroy(slab);
     }
     if (st != SHC_OK) {
-        parcel->count = 1; /* no slab is that short */
-        parcel->bytes[0] = 0;
-        parcel->fd = -1;
+        message->count = 1; /* no slab is that short */
+        message->bytes[0] = 0;
+        message->fd = -1;
     }
     return st;
 }
@@ -76,16 +76,16 @@ static enum shc_status import_all(struct shc_share *share, const struct shc_cont
     return SHC_OK;
 }
 
-static void pack_verdict(enum shc_status mine, struct shc_control_message *parcel)
+static void pack_verdict(enum shc_status mine, struct shc_control_message *message)
 {
     struct verdict verdict;
     memset(&verdict, 0, sizeof verdict);
     verdict.good = mine == SHC_OK;
     if (mine != SHC_OK)
         snprintf(verdict.reason, sizeof verdict.reason, "%s", shc_cuda_failure());
-    parcel->count = sizeof verdict;
-    parcel->fd = -1;
-    memcpy(parcel->bytes, &verdict, sizeof verdict);
+    message->count = sizeof verdict;
+    message->fd = -1;
+    memcpy(message->bytes, &verdict, sizeof verdict);
 }
 
 /* True when all are good; else the lowest rank's reason that is its own, not another's. */
@@ -130,7 +130,7 @@ static enum shc_status look(struct shc_share *share, struct shc_prober *prober,
 /* One kind. SHC_OK with share->kind still NONE: it did not hold, share->reasons says why. */
 static enum shc_status attempt(struct shc_share *share, struct shc_control *control,
                                const struct shc_gpu *gpu, enum shc_slab_kind kind, size_t bytes,
-                               uint64_t deadline_ns, struct parcels *p)
+                               uint64_t deadline_ns, struct messages *p)
 {
     bool offered[SHC_MAX_WORLD];
     struct shc_slab *own = &share->slabs[share->rank];
@@ -168,14 +168,14 @@ enum shc_status shc_share_make(struct shc_control *control, const struct shc_gpu
 {
     static const enum shc_slab_kind kinds[] = {SHC_SLAB_FD, SHC_SLAB_LEGACY};
     enum shc_status st = SHC_OK;
-    struct parcels *parcels = malloc(sizeof *parcels);
-    if (parcels == NULL)
+    struct messages *messages = malloc(sizeof *messages);
+    if (messages == NULL)
         return shc_cuda_fail(SHC_ERR_NOMEM, "out of memory");
     memset(share, 0, sizeof *share);
     share->rank = control->rank;
     share->world = control->world;
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0] && st == SHC_OK; i++) {
-        st = attempt(share, control, gpu, kinds[i], bytes, deadline_ns, parcels);
+        st = attempt(share, control, gpu, kinds[i], bytes, deadline_ns, messages);
         if (share->kind != SHC_SLAB_NONE && prober != NULL && share->world > 1)
             st = look(share, prober, kinds[i], bytes);
         if (st == SHC_OK && share->kind != SHC_SLAB_NONE)
@@ -187,7 +187,7 @@ enum shc_status shc_share_make(struct shc_control *control, const struct shc_gpu
         if (share->late)
             break;
     }
-    free(parcels);
+    free(messages);
     return st;
 }
 

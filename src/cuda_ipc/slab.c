@@ -7,7 +7,7 @@
 
 #define NOTICE_MAGIC 0x62616c73u /* "slab", and the version of what follows */
 
-/* The bytes of a parcel. */
+/* What a control message says of a slab. */
 struct notice {
     uint32_t magic;
     uint32_t kind;
@@ -15,7 +15,7 @@ struct notice {
     struct shc_cu_ipc_handle legacy;
 };
 
-_Static_assert(sizeof(struct notice) <= SHC_CONTROL_BYTES, "a notice fits a parcel");
+_Static_assert(sizeof(struct notice) <= SHC_CONTROL_BYTES, "a notice fits a message");
 
 static const char *const kind_names[SHC_SLAB_KIND_COUNT] = {
     [SHC_SLAB_NONE] = "none",
@@ -169,13 +169,13 @@ enum shc_status shc_slab_create(const struct shc_gpu *gpu, enum shc_slab_kind ki
     return st;
 }
 
-enum shc_status shc_slab_import(const struct shc_gpu *gpu, const struct shc_control_message *parcel,
-                                struct shc_slab *view)
+enum shc_status shc_slab_import(const struct shc_gpu *gpu,
+                                const struct shc_control_message *message, struct shc_slab *view)
 {
     struct notice notice;
-    if (parcel->count != sizeof notice)
-        return shc_cuda_fail(SHC_ERR_VERSION, "%u bytes are no slab", parcel->count);
-    memcpy(&notice, parcel->bytes, sizeof notice);
+    if (message->count != sizeof notice)
+        return shc_cuda_fail(SHC_ERR_VERSION, "%u bytes are no slab", message->count);
+    memcpy(&notice, message->bytes, sizeof notice);
     if (notice.magic != NOTICE_MAGIC || notice.bytes == 0 || notice.bytes > SIZE_MAX / 2 ||
         (notice.kind != SHC_SLAB_FD && notice.kind != SHC_SLAB_LEGACY))
         return shc_cuda_fail(SHC_ERR_VERSION, "what came is no slab of this version");
@@ -185,7 +185,7 @@ enum shc_status shc_slab_import(const struct shc_gpu *gpu, const struct shc_cont
                             .bytes = (size_t)notice.bytes,
                             .fd = -1};
     SHC_TRY(shc_gpu_enter(gpu));
-    const enum shc_status st = made.kind == SHC_SLAB_FD ? import_fd(&made, parcel->fd)
+    const enum shc_status st = made.kind == SHC_SLAB_FD ? import_fd(&made, message->fd)
                                                         : import_legacy(&made, &notice.legacy);
     shc_gpu_leave(gpu);
     if (st == SHC_OK)
@@ -193,7 +193,7 @@ enum shc_status shc_slab_import(const struct shc_gpu *gpu, const struct shc_cont
     return st;
 }
 
-enum shc_status shc_slab_show(struct shc_slab *slab, struct shc_control_message *parcel)
+enum shc_status shc_slab_show(struct shc_slab *slab, struct shc_control_message *message)
 {
     struct notice notice;
     memset(&notice, 0, sizeof notice);
@@ -209,9 +209,9 @@ enum shc_status shc_slab_show(struct shc_slab *slab, struct shc_control_message 
             return shc_driver_fail(driver, result, "cuIpcGetMemHandle");
         slab->shown = true;
     }
-    parcel->count = sizeof notice;
-    parcel->fd = slab->fd;
-    memcpy(parcel->bytes, &notice, sizeof notice);
+    message->count = sizeof notice;
+    message->fd = slab->fd;
+    memcpy(message->bytes, &notice, sizeof notice);
     return SHC_OK;
 }
 

@@ -40,12 +40,12 @@ SHC_NODISCARD enum shc_status shc_slab_create(const struct shc_gpu *gpu, enum sh
 /* pre: nothing that is enqueued touches it. */
 void shc_slab_destroy(struct shc_slab *slab);
 
-/* The parcel that the others need to import it. The parcel's descriptor stays the slab's. */
+/* The message that the others need to import it. The message's descriptor stays the slab's. */
 SHC_NODISCARD enum shc_status shc_slab_show(struct shc_slab *slab,
-                                            struct shc_control_message *parcel);
+                                            struct shc_control_message *message);
 
-/* A view of the slab that another rank has shown; the parcel's descriptor stays the caller's.
- * SHC_ERR_VERSION: the parcel holds no slab. */
+/* A view of the slab that another rank has shown; the message's descriptor stays the caller's.
+ * SHC_ERR_VERSION: the message holds no slab. */
 SHC_NODISCARD enum shc_status shc_slab_import(const struct shc_gpu *gpu,
-                                              const struct shc_control_message *parcel,
+                                              const struct shc_control_message *message,
                                               struct shc_slab *view);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How a group fails, and the thread that sees it (docs/internals/cuda/rounds.md: failing).
+ * Looks for what has failed a group, and the thread that does so (docs/internals/cuda/rounds.md: failing).
  */
 #include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
@@ -11,7 +11,6 @@
 
 #define LOOK_SOONEST_NS SHC_NS_PER_MS
 #define LOOK_LATEST_NS  (10 * SHC_NS_PER_MS)
-#define SHOWN_NS        (100 * SHC_NS_PER_MS) /* then the board says whom an operation waits for */
 #define LISTED          8
 #define LATE_PART       0x20000u /* collectives on CUDA tensors, in a hash of ranks */
 
@@ -42,48 +41,6 @@ bool shc_watch_idle(struct shc_cuda_comm *comm)
     return idle;
 }
 
-/* ---- failing ---- */
-
-/* The group's word is set: whose reason stands? */
-static void adopt(struct shc_cuda_comm *comm, uint64_t finder)
-{
-    if (finder == 0 || finder > (uint64_t)comm->world) {
-        comm->failed = SHC_ERR_ABORTED;
-        snprintf(comm->failure, sizeof comm->failure, "the group \"%s\" is broken",
-                 shc_comm_group_name(comm->core));
-        return;
-    }
-    const struct shc_part_shm *part = shc_host_part(&comm->host, (int)finder - 1);
-    const uint32_t status = SHC_READ_ONCE(part->reason.status);
-    char text[SHC_HOST_REASON_BYTES];
-    shc_copy_text_once(text, part->reason.text, sizeof text);
-    snprintf(comm->failure, sizeof comm->failure, "group \"%s\": %s (found by %s)",
-             shc_comm_group_name(comm->core), text,
-             shc_comm_rank_name(comm->core, (int)finder - 1).text);
-    comm->failed =
-        status > SHC_OK && status < SHC_STATUS_COUNT ? (enum shc_status)status : SHC_ERR_ABORTED;
-}
-
-/* True when it was this call that failed the group for this rank. */
-static bool fail_once(struct shc_cuda_comm *comm, enum shc_status status, const char *text)
-{
-    struct shc_part_shm *part = shc_host_part(&comm->host, comm->rank);
-    shc_a64 *aborted = &shc_host_header(&comm->host)->aborted.word;
-    pthread_mutex_lock(&comm->state_lock);
-    const bool first = comm->failed == SHC_OK;
-    if (first) {
-        part->reason.status = status;
-        snprintf(part->reason.text, sizeof part->reason.text, "%s", text);
-        /* acq_rel cuda/abort: this rank's reason before the word; only the first finder's stands. */
-        shc_a64_cas_acq_rel(aborted, 0, (uint64_t)comm->rank + 1);
-        /* acquire cuda/abort <- acq_rel in fail_once(): the finder's reason. */
-        adopt(comm, shc_a64_load_acquire(aborted));
-    }
-    pthread_cond_signal(&comm->stir);
-    pthread_mutex_unlock(&comm->state_lock);
-    return first;
-}
-
 /* The words are only ever ended, so what the driver says of it is not the reason of anything. */
 static void poison(struct shc_cuda_comm *comm)
 {
@@ -94,72 +51,7 @@ static void poison(struct shc_cuda_comm *comm)
     pthread_mutex_unlock(&comm->state_lock);
 }
 
-static enum shc_status recorded(struct shc_cuda_comm *comm)
-{
-    pthread_mutex_lock(&comm->state_lock);
-    enum shc_status st = comm->failed;
-    if (st != SHC_OK)
-        st = shc_cuda_fail(st, "%s", comm->failure);
-    pthread_mutex_unlock(&comm->state_lock);
-    return st;
-}
-
-enum shc_status shc_failure_set(struct shc_cuda_comm *comm, enum shc_status status,
-                                const char *text)
-{
-    if (fail_once(comm, status, text)) {
-        shc_comm_abort(comm->core, comm->failure); /* written once: no lock is needed */
-        shc_timeline_poison_by_cpu(&comm->timeline);
-    }
-    return recorded(comm);
-}
-
 /* ---- looking ---- */
-
-bool shc_failure_look(const struct shc_cuda_comm *comm)
-{
-    /* acquire cuda/abort <- acq_rel in fail_once(): the finder's reason. */
-    return shc_a64_load_acquire(&shc_host_header(&comm->host)->aborted.word) != 0;
-}
-
-bool shc_failure_was_set(const struct shc_cuda_comm *comm)
-{
-    /* acq_rel cuda/abort: a plain load might come before the reads that it is to come after. */
-    return shc_a64_add_acq_rel(&shc_host_header(&comm->host)->aborted.word, 0) != 0;
-}
-
-/* The call that rank r made as its operation of that number, if it is still known. */
-static void call_text(struct shc_cuda_comm *comm, int r, uint64_t sequence, char text[160])
-{
-    struct shc_flight flight;
-    snprintf(text, 160, "something else");
-    if (r == comm->rank && shc_lane_flight(comm, &comm->lane, sequence, &flight)) {
-        shc_call_words_text(flight.call, sequence, text, 160);
-    } else if (r != comm->rank && r < comm->world) {
-        struct shc_cuda_record record;
-        shc_copy_once(&record, &shc_host_lane(&comm->host, r)->records[sequence % SHC_RECORDS],
-                      sizeof record);
-        if (record.sequence == sequence)
-            shc_call_words_text(record.call, sequence, text, 160);
-    }
-}
-
-enum shc_status shc_failure_set_mismatch(struct shc_cuda_comm *comm, uint64_t sequence, int a,
-                                         int b)
-{
-    char text[2 * SHC_HOST_REASON_BYTES], one[160], other[160];
-    call_text(comm, a, sequence, one);
-    call_text(comm, b, sequence, other);
-    snprintf(text, sizeof text, "ranks made different calls: %s called %s, but %s called %s",
-             shc_comm_rank_name(comm->core, a).text, one, shc_comm_rank_name(comm->core, b).text,
-             other);
-    return shc_failure_set(comm, SHC_ERR_MISMATCH, text);
-}
-
-enum shc_status shc_failure_set_aborted(struct shc_cuda_comm *comm)
-{
-    return shc_failure_set(comm, SHC_ERR_ABORTED, "a rank's GPU found the group aborted");
-}
 
 static enum shc_status look_at_verdict(struct shc_cuda_comm *comm)
 {
@@ -183,13 +75,6 @@ static enum shc_status look_at_members(struct shc_cuda_comm *comm)
     return shc_failure_set(comm, st, shc_error_text());
 }
 
-uint64_t shc_departure(struct shc_cuda_comm *comm, int rank)
-{
-    /* acquire cuda/left <- release in shc_cuda_comm_close(): its last operation, its streams' last words. */
-    const uint64_t left = shc_a64_load_acquire(&shc_host_part(&comm->host, rank)->left.word);
-    return left != 0 && shc_comm_is_ending(comm->core, rank) ? 0 : left;
-}
-
 /* A rank that has left takes part in no later operation. */
 static enum shc_status look_at_leavers(struct shc_cuda_comm *comm, uint64_t sequence)
 {
@@ -207,8 +92,8 @@ static enum shc_status look_at_leavers(struct shc_cuda_comm *comm, uint64_t sequ
 
 enum shc_status shc_watch_verdicts(struct shc_cuda_comm *comm)
 {
-    SHC_TRY(recorded(comm));
-    if (shc_failure_look(comm))
+    SHC_TRY(shc_failure_look(comm));
+    if (shc_failure_is_set(comm))
         return shc_failure_set(comm, SHC_ERR_ABORTED, "told by another rank");
     SHC_TRY(look_at_verdict(comm));
     return shc_mail_look_at_verdicts(comm);
@@ -230,7 +115,7 @@ enum shc_status shc_watch_look(struct shc_cuda_comm *comm)
 static uint64_t arrival_of(const struct shc_cuda_comm *comm, const struct shc_flight *flight, int r)
 {
     if (flight->relayed)
-        return shc_relay_arrival(comm, r);
+        return shc_relay_arrival(&comm->host, r);
     const int other = comm->rank == 0 ? 1 : 0;
     const struct shc_lone_shm *word =
         shc_host_word(&comm->host, r == comm->rank ? other : comm->rank, SHC_ROW_ARRIVAL, r);
@@ -257,9 +142,10 @@ static void late_text(struct shc_cuda_comm *comm, int r, const struct shc_flight
                  (unsigned long long)called);
 }
 
-/* Returns a hash of the ranks, 0 if this rank sees other things than the others do. */
+/* Returns a hash of the ranks, 0 if this rank sees other things than the others do. `late`: a bit for each. */
 static uint32_t whom_text(struct shc_cuda_comm *comm, const struct shc_flight *flight,
-                          uint64_t sequence, char *text, size_t capacity)
+                          uint64_t sequence, uint64_t late[SHC_MAX_WORLD / 64], char *text,
+                          size_t capacity)
 {
     uint64_t least = UINT64_MAX;
     uint32_t missing = shc_late_hash(SHC_LATE_HASH, LATE_PART);
@@ -277,6 +163,7 @@ static uint32_t whom_text(struct shc_cuda_comm *comm, const struct shc_flight *f
         if (arrival_of(comm, flight, r) != least)
             continue;
         missing = shc_late_hash(missing, (uint32_t)r);
+        late[r / 64] |= UINT64_C(1) << r % 64;
         own = own || r == comm->rank;
     }
     for (int r = 0; r < comm->world && used < capacity; r++) {
@@ -291,35 +178,6 @@ static uint32_t whom_text(struct shc_cuda_comm *comm, const struct shc_flight *f
     return own ? 0 : missing;
 }
 
-void shc_watch_say(struct shc_cuda_comm *comm, const char *line)
-{
-    if (comm->say != NULL)
-        comm->say(comm->say_ctx, line);
-    else
-        shc_log_warning(line);
-}
-
-void shc_watch_tell(struct shc_cuda_comm *comm, enum shc_lateness_state state,
-                    const struct shc_waiting *waiting)
-{
-    char text[1200];
-    const struct shc_rank_name self = shc_comm_rank_name(comm->core, comm->rank);
-    const double seconds = (double)waiting->waited_ns / (double)SHC_NS_PER_S;
-    if (state == SHC_TIME_OVER) {
-        snprintf(text, sizeof text, SHC_TIMED_OUT "%.3f s waiting for %s; in %s: %s", seconds,
-                 waiting->whom, self.text, waiting->call);
-        (void)!shc_failure_set(comm, SHC_ERR_TIMEOUT, text);
-        return;
-    }
-    snprintf(text, sizeof text, "%s: %s on CUDA group \"%s\" " SHC_HAS_WAITED " for %s%s",
-             self.text, waiting->call, shc_comm_group_name(comm->core), seconds, waiting->whom,
-             waiting->more ? waiting->more : "");
-    if (comm->say != NULL)
-        comm->say(comm->say_ctx, text);
-    else
-        shc_comm_log_late(comm->core, waiting->number, waiting->missing, waiting->waited_ns, text);
-}
-
 /* The oldest operation that is not over. */
 static void look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t lost_ns)
 {
@@ -330,43 +188,35 @@ static void look_at_time(struct shc_cuda_comm *comm, uint64_t now_ns, uint64_t l
     if (state == SHC_IN_TIME)
         return;
     char call[160], whom[512];
+    uint64_t late[SHC_MAX_WORLD / 64] = {0};
     shc_call_words_text(flight.call, number, call, sizeof call);
-    const uint32_t missing = whom_text(comm, &flight, number, whom, sizeof whom);
+    const uint32_t missing = whom_text(comm, &flight, number, late, whom, sizeof whom);
     const struct shc_waiting waiting = {.waited_ns = now_ns - flight.lateness.begun_ns,
                                         .call = call,
                                         .whom = whom,
                                         .number = number,
                                         .missing = missing};
-    shc_watch_tell(comm, state, &waiting);
+    shc_tell_late(comm, state, &waiting);
 }
 
 /* Tells the board, for tools outside. */
 static void show(struct shc_cuda_comm *comm, uint64_t now_ns)
 {
     char call[160] = "", whom[512] = "";
+    shc_lane_show_ended(comm, &comm->lane, -1, SHC_BARRIER);
     const uint64_t called = sequence_of(comm), done = done_of(comm, comm->rank);
     struct shc_device_work work = {.called = called, .done = done, .call = call, .whom = whom};
     struct shc_flight flight;
     if (done < called && shc_lane_flight(comm, &comm->lane, done + 1, &flight)) {
         work.since_ns = flight.lateness.begun_ns;
         shc_call_words_text(flight.call, done + 1, call, sizeof call);
-        if (now_ns - work.since_ns >= SHOWN_NS)
-            whom_text(comm, &flight, done + 1, whom, sizeof whom);
+        if (now_ns - work.since_ns >= SHC_SHOWN_NS)
+            whom_text(comm, &flight, done + 1, work.missing, whom, sizeof whom);
     }
     shc_comm_show_device(comm->core, &work);
 }
 
 /* ---- the thread ---- */
-
-void shc_lane_extend(struct shc_cuda_comm *comm, uint64_t last_round, bool relayed, bool sliced)
-{
-    struct shc_flight *flight = &comm->flights[comm->lane.sequence % SHC_RECORDS];
-    pthread_mutex_lock(&comm->state_lock);
-    flight->last_round = last_round;
-    flight->relayed = relayed;
-    flight->sliced = sliced;
-    pthread_mutex_unlock(&comm->state_lock);
-}
 
 /* Something is under way, or was a moment ago: one look. */
 static void turn(struct shc_cuda_comm *comm, bool idle)
@@ -382,6 +232,7 @@ static void turn(struct shc_cuda_comm *comm, bool idle)
     shc_mail_look_at_time(comm, now_ns, lost_ns);
     shc_capture_look_at_time(comm, now_ns, lost_ns);
     show(comm, now_ns);
+    shc_mail_show(comm, now_ns);
 }
 
 /* Until an operation comes, or for a while; replays come without a word. pre: state_lock is held. */

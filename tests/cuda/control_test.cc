@@ -100,13 +100,13 @@ void three_rounds(Group &group, shc_control &control)
             << shc_cuda_failure();
         shc_sys_close(mine.fd);
         for (int r = 0; r < control.world; r++) {
-            const auto &parcel = theirs[static_cast<size_t>(r)];
-            EXPECT_EQ(parcel.count, mine.count);
-            EXPECT_EQ(parcel.bytes[round], r);
+            const auto &message = theirs[static_cast<size_t>(r)];
+            EXPECT_EQ(message.count, mine.count);
+            EXPECT_EQ(message.bytes[round], r);
             const bool sent = round != 1 && r % 2 == 0 && r != control.rank;
-            ASSERT_EQ(parcel.fd >= 0, sent) << "rank " << r;
-            EXPECT_EQ(sent ? byte_in(parcel.fd) : 0, sent ? 'a' + r : 0);
-            shc_sys_close(parcel.fd);
+            ASSERT_EQ(message.fd >= 0, sent) << "rank " << r;
+            EXPECT_EQ(sent ? byte_in(message.fd) : 0, sent ? 'a' + r : 0);
+            shc_sys_close(message.fd);
         }
     }
 }

@@ -23,5 +23,6 @@ void core_board_device(const struct shc_comm *comm, char *text, size_t capacity)
     load_text(device->whom, SHC_BOARD_WHOM_WORDS, whom);
     text[0] = '\0';
     if (whom[0])
-        snprintf(text, capacity, "%s waits for %s", call, whom);
+        snprintf(text, capacity, "%s waits for %s: %llx", call, whom,
+                 (unsigned long long)shc_a64_load_acquire(&device->missing[0]));
 }

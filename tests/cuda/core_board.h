@@ -6,5 +6,6 @@
 
 struct shc_comm;
 
-/* The call on the GPU and whom it waits for: "all_reduce #1 (...) waits for rank 2"; "" while it does not wait. */
+/* The call on the GPU, whom it waits for, and these ranks as bits: "all_reduce #1 (...) waits for rank 2: 4"; "" while
+ * it does not wait. */
 void core_board_device(const struct shc_comm *comm, char *text, size_t capacity);

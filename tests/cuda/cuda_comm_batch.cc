@@ -56,7 +56,7 @@ std::vector<size_t> sizes_of(int from, int to, uint64_t turn, size_t slot)
 // Two messages from every rank to every rank, itself too.
 std::vector<Parcel> parcels_of(Rank &rank, Boxes &boxes, uint64_t turn)
 {
-    std::vector<Parcel> parcels;
+    std::vector<Parcel> messages;
     size_t used = 0;
     for (shc_op_kind kind : {SHC_SEND, SHC_RECV})
         for (int peer = 0; peer < rank.world; peer++) {
@@ -69,17 +69,17 @@ std::vector<Parcel> parcels_of(Rank &rank, Boxes &boxes, uint64_t turn)
                     box->put(letter(from, to, 2 * turn + number, bytes));
                 else
                     box->clear(bytes);
-                parcels.push_back({kind, peer, number++, bytes, box});
+                messages.push_back({kind, peer, number++, bytes, box});
             }
         }
-    return parcels;
+    return messages;
 }
 
 // A different order in each turn, and on each rank; the order within a channel stays.
-void mix(std::vector<Parcel> &parcels, uint64_t turn, int rank)
+void mix(std::vector<Parcel> &messages, uint64_t turn, int rank)
 {
     const uint64_t seed = turn * 7 + static_cast<uint64_t>(rank);
-    std::stable_sort(parcels.begin(), parcels.end(), [seed](const Parcel &a, const Parcel &b) {
+    std::stable_sort(messages.begin(), messages.end(), [seed](const Parcel &a, const Parcel &b) {
         auto place = [seed](const Parcel &p) {
             const uint64_t receives = p.kind == SHC_RECV ? seed % 3 : 1;
             return receives * 100 + (static_cast<uint64_t>(p.peer) * 5 + seed) % 11;
@@ -88,29 +88,29 @@ void mix(std::vector<Parcel> &parcels, uint64_t turn, int rank)
     });
 }
 
-bool all_right(Rank &rank, const std::vector<Parcel> &parcels, uint64_t turn)
+bool all_right(Rank &rank, const std::vector<Parcel> &messages, uint64_t turn)
 {
-    for (const Parcel &p : parcels)
+    for (const Parcel &p : messages)
         if (p.kind == SHC_RECV &&
             !p.box->holds(letter(p.peer, rank.rank, 2 * turn + p.number, p.bytes)))
             return false;
     return true;
 }
 
-shc_status enqueue_in_batch(Rank &rank, const std::vector<Parcel> &parcels)
+shc_status enqueue_in_batch(Rank &rank, const std::vector<Parcel> &messages)
 {
     Batch batch;
-    for (const Parcel &p : parcels)
+    for (const Parcel &p : messages)
         batch.add(p.box->call(p.kind, p.peer, kByte, p.bytes, 3));
     return batch.enqueue(rank, rank.streams[0]);
 }
 
 // Each channel on a stream of its own.
-shc_status enqueue_alone(const std::vector<Parcel> &parcels,
+shc_status enqueue_alone(const std::vector<Parcel> &messages,
                          std::map<std::pair<shc_op_kind, int>, Box *> &streams)
 {
     shc_status st = SHC_OK;
-    for (const Parcel &p : parcels) {
+    for (const Parcel &p : messages) {
         Box *on = streams.try_emplace({p.kind, p.peer}, p.box).first->second;
         Call call = p.box->call(p.kind, p.peer, kByte, p.bytes, 3);
         if (st == SHC_OK)
@@ -128,16 +128,16 @@ void batch_all(Rank &rank)
     Boxes all = boxes(rank, 4 * static_cast<size_t>(rank.world), 14 * slot_of(rank) + 5);
     uint64_t turn = 0, wrong = 0;
     for (; turn < 8 && wrong == 0; turn++) {
-        std::vector<Parcel> parcels = parcels_of(rank, all, turn);
-        mix(parcels, turn, rank.rank);
+        std::vector<Parcel> messages = parcels_of(rank, all, turn);
+        mix(messages, turn, rank.rank);
         std::map<std::pair<shc_op_kind, int>, Box *> streams;
         const shc_status st =
-            alone ? enqueue_alone(parcels, streams) : enqueue_in_batch(rank, parcels);
+            alone ? enqueue_alone(messages, streams) : enqueue_in_batch(rank, messages);
         for (auto &entry : streams)
             entry.second->sync();
         rank.sync();
         wrong += st != SHC_OK || shc_cuda_comm_error(rank.cuda) != SHC_OK ||
-                 !all_right(rank, parcels, turn);
+                 !all_right(rank, messages, turn);
         if (wrong)
             report("what", std::to_string(turn) + ": " + shc_cuda_failure());
     }
@@ -215,10 +215,10 @@ void batch_differ(Rank &rank)
 {
     const int last = rank.world - 1;
     Boxes all = boxes(rank, 4 * static_cast<size_t>(rank.world), 14 * slot_of(rank) + 5);
-    std::vector<Parcel> parcels = parcels_of(rank, all, 0);
+    std::vector<Parcel> messages = parcels_of(rank, all, 0);
     Batch batch;
     Box *odd = nullptr;
-    for (const Parcel &p : parcels) {
+    for (const Parcel &p : messages) {
         const bool here = rank.rank == last && p.kind == SHC_RECV && p.peer == 0 && p.number == 1;
         if (here)
             odd = p.box;
@@ -241,15 +241,15 @@ void batch_endless(Rank &rank)
     shc_status st = SHC_OK;
     uint64_t wrong = 0, turn = 0;
     for (; st == SHC_OK; turn++) {
-        std::vector<Parcel> parcels = parcels_of(rank, all, turn);
+        std::vector<Parcel> messages = parcels_of(rank, all, turn);
         if (turn == 3)
             report("ready", "yes");
-        st = enqueue_in_batch(rank, parcels);
+        st = enqueue_in_batch(rank, messages);
         rank.sync();
         if (st == SHC_OK)
             st = shc_cuda_comm_error(rank.cuda);
         if (st == SHC_OK)
-            wrong += !all_right(rank, parcels, turn);
+            wrong += !all_right(rank, messages, turn);
     }
     report("wrong", std::to_string(wrong));
     report("turns", std::to_string(turn));
@@ -301,10 +301,10 @@ void batch_refuse(Rank &rank)
 void batch_broken(Rank &rank)
 {
     Boxes all = boxes(rank, 4 * static_cast<size_t>(rank.world), 14 * slot_of(rank) + 5);
-    std::vector<Parcel> parcels = parcels_of(rank, all, 0);
+    std::vector<Parcel> messages = parcels_of(rank, all, 0);
     if (rank.rank == rank.world - 1)
         refuse_waits_behind(rank, rank.settings.number("waits", 0));
-    shc_status st = enqueue_in_batch(rank, parcels);
+    shc_status st = enqueue_in_batch(rank, messages);
     for (int tries = 0; st == SHC_OK && tries < 30000; tries++) {
         usleep(1000);
         st = shc_cuda_comm_error(rank.cuda);

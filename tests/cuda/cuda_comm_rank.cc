@@ -657,7 +657,7 @@ struct {
 
 void stand(int)
 {
-    while (shc_relay_arrival(halt.cuda, 0) < halt.round)
+    while (shc_relay_arrival(&halt.cuda->host, 0) < halt.round)
         usleep(100);
     mprotect(halt.page, halt.bytes, PROT_READ | PROT_WRITE);
 }

@@ -492,8 +492,9 @@ TEST(Pending, SaysWhoDoesNotCome)
             EXPECT_EQ(reports[r]["last"].substr(0, 9), want.first) << all_of(reports[r]);
             EXPECT_HAS(reports[r], "error", want.second);
             if (act == std::string("leave")) {
-                EXPECT_EQ(reports[r]["shown"],
-                          "all_reduce #1 (int8[8], sum) waits for rank 2 (it has made no call yet)")
+                EXPECT_EQ(
+                    reports[r]["shown"],
+                    "all_reduce #1 (int8[8], sum) waits for rank 2 (it has made no call yet): 4")
                     << all_of(reports[r]);
             }
         }

@@ -207,11 +207,11 @@ void run(Rank &rank, const std::string &folder, const std::string &how)
         die("meet");
     if (how == "die-in-round") { // the others have its slab, and get no verdict
         shc_slab slab;
-        shc_control_message parcel;
+        shc_control_message message;
         std::vector<shc_control_message> theirs(all.size());
         if (shc_slab_create(&rank.gpu, SHC_SLAB_FD, kBytes, &slab) != SHC_OK ||
-            shc_slab_show(&slab, &parcel) != SHC_OK ||
-            shc_control_swap(&rank.control, &parcel, deadline, theirs.data()) != SHC_OK)
+            shc_slab_show(&slab, &message) != SHC_OK ||
+            shc_control_swap(&rank.control, &message, deadline, theirs.data()) != SHC_OK)
             die("round");
         vanish();
     }

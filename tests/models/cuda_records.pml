@@ -3,7 +3,7 @@
  * The records of CUDA collectives: ranks that make different calls write no user's byte, and ranks that
  * make the same calls get no false alarm.
  *
- * Mirrors src/cuda_ipc/enqueue.c, lane.c and the gate kernel; docs/internals/cuda/rounds.md. A rank is
+ * Mirrors src/cuda_ipc/work.c, enqueue.c, lane.c and the gate kernel; docs/internals/cuda/rounds.md. A rank is
  * its CPU, which writes records ahead into a ring of two slots and enqueues, and its stream. A call takes
  * one round or two, so that streams which disagree meet in rounds of different operations. Arrivals are
  * counters, as in cuda_rounds. Data, failures and their ends are left to that model: a stream whose

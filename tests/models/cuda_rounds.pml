@@ -3,7 +3,7 @@
  * CUDA collectives as rounds: what a stream reads of another rank is what that rank staged for this
  * round, also when a rank dies and poison ends waits.
  *
- * Mirrors src/cuda_ipc/enqueue.c, lane.c and watch.c; docs/internals/cuda/rounds.md. A rank is its stream
+ * Mirrors src/cuda_ipc/work.c, enqueue.c, lane.c and watch.c; docs/internals/cuda/rounds.md. A rank is its stream
  * (the rounds of all operations, in order) and its watcher. Staging and reading take two steps each, so
  * that they overlap where they may. In every second round the half is filled by the reduction of the
  * round before, as in an all_reduce of two rounds. The last rank may die before any of its steps; then

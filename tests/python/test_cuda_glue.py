@@ -8,12 +8,14 @@ futures, errors. What only a GPU can show is in docs/internals/cuda/testing.md.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import re
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +25,9 @@ import torch.distributed as dist
 import faketorch
 import features
 import shmcoll
-from ranks import Rank, outcomes, run, seconds
+from ranks import Rank, Run, outcomes, run, seconds
+from test_status import LIMIT_S, look_until
+from test_watch_tools import check_trace, go_on, tool
 
 # Half a minute of compiling where there is no build yet.
 pytestmark = [
@@ -690,6 +694,99 @@ def test_a_work_has_its_own_end_where_the_group_fails_behind_it() -> None:
         expect_right([*asked, timed])
 
     run(2, body)
+
+
+def test_tools_outside_see_what_a_gpu_does(tmp_path: Path) -> None:
+    def body(rank: Rank) -> None:
+        cuda = faketorch.enter()
+        rank.init()
+        tensor, other = gpu(torch.ones(8)), gpu(torch.ones(3))
+
+        def call() -> None:
+            dist.all_reduce(tensor, async_op=True)
+            if rank.rank:
+                dist.isend(other, 0)
+            else:
+                dist.irecv(other, 1)
+
+        while go_on(rank):
+            call()
+            cuda.synchronize(0)
+        if rank.rank == 0:
+            call()
+        rank.sync()
+        while not rank.board[1]:
+            time.sleep(0.01)
+        if rank.rank:
+            call()
+        cuda.synchronize(0)
+        time.sleep(0.05)  # the watcher looks every 10 ms
+        shmcoll.dump(tmp_path / f"{rank.rank}.dump")
+
+    def look(run: Run) -> None:
+        pids = list(run.pids.values())
+        look_at_gpu_trace(pids, tmp_path / "t.json")
+        run.board[0] = 1
+        look_at_gpu_waits(run)
+        run.board[1] = 1
+
+    def meanwhile(run: Run) -> None:
+        try:
+            look(run)
+        finally:
+            run.board[0] = run.board[1] = 1
+
+    run(2, body, meanwhile=meanwhile)
+    text = tool("postmortem", tmp_path)
+    calls = r"its \d+ calls on the GPU are over; its \d+ messages on the GPU are over"
+    last = r"last on its GPU: (recv|send|all_reduce) #\d+ \(float32\[[38]\].*\).*, ended .* before"
+    assert len(re.findall(calls, text)) == 2 and len(re.findall(last, text)) == 2, text
+    (group,) = json.loads(tool("postmortem", "--json", tmp_path))["groups"]
+    first, second = group["ranks"]
+    assert first["device"]["done"] == second["device"]["done"] == first["device"]["called"]
+    kinds = {(each["operation"], each["count"], each["peer"]) for each in second["device_calls"]}
+    assert kinds == {("all_reduce", 8, None), ("send", 3, 0)}, kinds
+    assert all(each["end_ns"] >= each["begin_ns"] for each in first["device_calls"])
+
+
+def look_at_gpu_trace(pids: list[int], file: Path) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        said = tool("trace", "-s", "0.5", "-o", file, *pids)
+        found = json.loads(file.read_text())
+        if found["otherData"]["gpu_calls"] >= 20:
+            break
+        assert time.monotonic() < deadline, said
+    assert re.search(r"; \d+ calls and messages on GPUs, \d+ lost\n", said), said
+    slices = [e for e in check_trace(found["traceEvents"])["X"] if e["cat"] == "gpu"]
+    assert len(slices) == found["otherData"]["gpu_calls"]
+    assert {(e["name"], e["args"]["bytes"]) for e in slices} == {
+        ("all_reduce", 32),
+        ("send", 12),
+        ("recv", 12),
+    }
+    assert {e["args"]["reduction"] for e in slices if e["name"] == "all_reduce"} == {"sum"}
+    assert {(e["pid"], e["args"]["peer"]) for e in slices if e["name"] == "send"} == {(pids[1], 0)}
+
+
+def look_at_gpu_waits(run: Run) -> None:
+    def waits(code: int, said: dict[str, Any]) -> bool:
+        first = said["groups"][0]["ranks"][0]
+        shown = first["device"]["missing"], first["device_messages"]["missing"]
+        return code == 2 and shown == ([1], [1])
+
+    code, said = look_until(run.pids, waits)
+    (cause,) = said["waited_for"]
+    assert (cause["rank"], cause["waited_for_by"]) == (1, 1), said
+    first, second = said["groups"][0]["ranks"]
+    assert re.fullmatch(r"all_reduce #\d+ \(float32\[8\], sum\)", first["device"]["call"])
+    message = first["device_messages"]
+    assert re.fullmatch(r"recv #\d+ from rank 1 \(float32\[3\], tag 0\)", message["call"])
+    assert re.match(r"rank 1 \(its last send to this rank is #\d+\)", message["waits_for"])
+    assert message["called"] == message["done"] + 1 and second["device_messages"]["call"] is None
+    table = tool("top", "--once", "-d", "0.2", *run.pids.values(), width=200)
+    row = next(line for line in table.splitlines() if str(run.pids[0]) in line)
+    assert re.search(r" gpu +all_reduce #\d+ .* (\d+ ms|\d+\.\d s) .* 1 ", row), table
 
 
 def test_a_future_has_the_tensors() -> None:
