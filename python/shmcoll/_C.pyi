@@ -9,7 +9,8 @@ class Options(Backend.Options):  # type: ignore[name-defined, misc]
     """Options of one group: ``pg_options`` of ``init_process_group`` and ``new_group``.
 
     ``timeout`` overrides the argument of that name, except where it is the default, 30 minutes.
-    ``tuning`` replaces the variable ``SHMCOLL_TUNING``. A dict of these two keys does the same.
+    ``tuning`` replaces the variable ``SHMCOLL_TUNING``. The others are for groups over several hosts. A
+    dict of these keys does the same.
     """
 
     _timeout: datetime.timedelta
@@ -19,7 +20,27 @@ class Options(Backend.Options):  # type: ignore[name-defined, misc]
     """The ranks of the group, numbered as in the whole job; set when the group is made."""
     tuning: str
     """Which algorithm and which chunks for which size, as ``SHMCOLL_TUNING`` says it."""
-    def __init__(self, timeout: datetime.timedelta = ..., tuning: str = ...) -> None: ...
+    hosts: str
+    """"one": ranks that do not all share memory are an error; "auto"; "": what ``SHMCOLL_HOSTS`` says."""
+    engine: str
+    """What moves bytes between hosts: "gloo" or another backend; "": what ``SHMCOLL_ENGINE`` says, or gloo."""
+    rails: int
+    """How many ranks of each host move data to other hosts, 1 to 8; 0: what ``SHMCOLL_RAILS`` says, or all."""
+    order: str
+    """"host": the hosts' sums are added in their order; "rank": all inputs are, in the order of ranks."""
+    partials: str
+    """"narrow": a host's sum of bfloat16 is rounded; "wide": it goes between hosts as float32."""
+    def __init__(
+        self,
+        timeout: datetime.timedelta = ...,
+        tuning: str = ...,
+        *,
+        hosts: str = ...,
+        engine: str = ...,
+        rails: int = ...,
+        order: str = ...,
+        partials: str = ...,
+    ) -> None: ...
     @staticmethod
     def _for_gloo(timeout: datetime.timedelta) -> Options: ...
     def __repr__(self) -> str: ...

@@ -86,6 +86,9 @@ def build_info() -> dict[str, str]:
         compiler, torch, python: of the build
         built_with_numa, built_with_uring, built_with_probes: "yes" or "no"
         numa, uring: "yes" or "no", as this machine allows it now
+        numa_use: what libnuma does, "nodes of CPUs, distances, memory", or "none": then the machine has one node
+        uring_use: "none": liburing is only asked whether it would work
+        futex_waitv: "yes": a rank that waits long sleeps until something happens; "no": in slices of 10 ms
         isa: instruction set of the reductions
         isa_usable: the instruction sets that this CPU has, with commas
 

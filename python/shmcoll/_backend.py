@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import torch.distributed as dist
 
-from shmcoll import _glue, _hosts
+from shmcoll import _glue, _hosts, _options
 from shmcoll._events import explain_end, watch_exceptions
 from shmcoll._log import know_rank
 
@@ -21,9 +21,17 @@ if TYPE_CHECKING:  # loaded by describe() alone: it takes as long as the rest of
     from shmcoll._describe import Description, InternalDescription
 
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
-_OPTION_TYPES = {"timeout": datetime.timedelta, "tuning": str}
+_OPTION_TYPES = {
+    "timeout": datetime.timedelta,
+    "tuning": str,
+    "hosts": str,
+    "engine": str,
+    "rails": int,
+    "order": str,
+    "partials": str,
+}
 _UNREACHABLE = 6  # enum shc_status of src/shm/shmcoll.h: some ranks cannot share memory
-_HOSTS_VARIABLES = ("SHMCOLL_HOSTS", "SHMCOLL_RAILS", "SHMCOLL_FAKE_HOSTS")
+_HOSTS_VARIABLES = ("SHMCOLL_HOSTS", "SHMCOLL_ENGINE", "SHMCOLL_RAILS", "SHMCOLL_FAKE_HOSTS")
 _goodbye_pid = 0
 
 _glue.glue.shmcoll_set_main_thread(threading.main_thread().ident or 0)
@@ -44,6 +52,7 @@ def _make_options(options: Any, backend_options: Any) -> _glue.Options:
     The tuning text is not checked here: every rank of the group gets the error of the first bad one.
     """
     timeout, tuning = options.timeout, ""
+    more: dict[str, Any] = {}
     if isinstance(backend_options, dict):
         unknown = set(backend_options) - set(_OPTION_TYPES)
         if unknown:
@@ -54,11 +63,13 @@ def _make_options(options: Any, backend_options: Any) -> _glue.Options:
             _check_type(f"pg_options[{key!r}]", value, _OPTION_TYPES[key])
         timeout = backend_options.get("timeout", timeout)
         tuning = backend_options.get("tuning", tuning)
+        more = {key: backend_options[key] for key in _options.HOSTS_KEYS if key in backend_options}
     elif isinstance(backend_options, _glue.Options):
         tuning = backend_options.tuning
+        more = {key: getattr(backend_options, key) for key in _options.HOSTS_KEYS}
         if backend_options._timeout != _DEFAULT_TIMEOUT:
             timeout = backend_options._timeout
-    ours = _glue.Options(timeout)
+    ours = _glue.Options(timeout, **more)
     ours.tuning = tuning
     ours.group_name = options.group_id
     if not dist.is_initialized():
@@ -79,7 +90,13 @@ def _leave_child() -> None:
     join = getattr(threading, "_shutdown", None)
     if join is not None:
         join()
+    _hosts.say_goodbye()
     _glue.leave(forget_python=False)
+
+
+def _leave() -> None:
+    _hosts.say_goodbye()
+    _glue.leave()
 
 
 def _say_goodbye_at_exit() -> None:
@@ -94,7 +111,7 @@ def _say_goodbye_at_exit() -> None:
     if _goodbye_pid == 0:  # a forked child has its parent's hook
         watch_exceptions()
     _goodbye_pid = os.getpid()
-    atexit.register(_glue.leave)
+    atexit.register(_leave)
     multiprocessing.util.Finalize(None, _leave_child, exitpriority=-100)
 
 
@@ -119,11 +136,13 @@ def make_over_hosts(
     why: the error that says so; None: SHMCOLL_FAKE_HOSTS does.
     """
     _prepare(rank, options)
-    if _hosts.wants_one():
+    if _hosts.wants_one(options):
         _hosts.refuse(store, rank, size, options)
-        raise why or RuntimeError(
-            "shmcoll: SHMCOLL_HOSTS=one refuses a group over the hosts of SHMCOLL_FAKE_HOSTS"
-        )
+        said = 'hosts="one" refuses a group over several hosts'
+        if why is None:
+            raise RuntimeError(f"shmcoll: {said}, which SHMCOLL_FAKE_HOSTS makes")
+        why.args = (f"{why}; {said}",)
+        raise why
     if why is None:
         return _hosts.make(store, rank, size, options)
     try:
@@ -184,7 +203,7 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
         group: a process group that has shmcoll for one of its devices; the default group if None.
         internals: also return the keys for developers, which may change with any version.
 
-    The keys for users are those of ``shmcoll.Description``: version, glue, name, rank, world_size, hosts,
+    The keys for users are those of ``shmcoll.Description``: version, glue, name, rank, world_size, hosts, engine,
     timeout_s, segment, arena and heap (shared memory, with sizes in bytes), threads, threads_from, isa, cma.
     For each GPU that the group has been used on, those of ``shmcoll.GpuDescription`` come after the
     prefix ``cuda:<index>.``. The keys for developers are those of ``shmcoll.InternalDescription``,
@@ -214,7 +233,9 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
         backend = pg._get_backend(device)
         backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
         if _is_ours(backend):
-            lines = ["hosts=1", "host=0", "rails=0"]  # where the group does not say more
+            # Where the group does not say more.
+            lines = ["hosts=1", "host=0", "rails=0", "engine=none", "order=rank", "partials=wide"]
+            lines += ["engine_calls=0", "engine_bytes=0"]
             lines += [*_glue.core_info()[:1], *_glue.info(backend).splitlines()]
             lines += [f"glue={_glue.NAME}", *heap_info()]
             return cast("Description", parse(lines, internals))

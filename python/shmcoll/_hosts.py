@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Groups over several hosts: makes the engines that move bytes between hosts.
 
-The ranks of a host share memory. Between hosts the group uses an engine that torch has, which is gloo: one among the
-leaders of the hosts ("line"), one for each rail, and one among all ranks for messages ("mesh"). src/hosts/hosts.h
+The ranks of a host share memory. Between hosts the group uses an engine that torch has, gloo or another one that moves
+CPU tensors: one among the leaders of the hosts ("line"), one for each rail, and one among all ranks for messages ("mesh"). src/hosts/hosts.h
 says who carries one.
 """
 
@@ -13,15 +13,16 @@ import datetime
 import os
 import pathlib
 import re
+import socket
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import PrefixStore, ProcessGroup
+from torch._C._distributed_c10d import PrefixStore, ProcessGroup, TCPStore
 
-from shmcoll import _glue
+from shmcoll import _events, _glue, _options
 from shmcoll._load import is_python
 from shmcoll._log import say
 
@@ -39,22 +40,34 @@ def _gloos_class() -> Any:
 # gloo's own time-out would end all calls of an engine for ever. The group has its own.
 _NEVER = datetime.timedelta(days=3650)
 _NAMES = ("auto", "one")
+_GLOO = "gloo"
+_NO_ENGINES = ("nccl", "xccl", "shmcoll", "fake")  # which move no CPU tensors between hosts
 
 
-def wants_one() -> bool:
-    """SHMCOLL_HOSTS=one: are ranks that cannot share memory an error?"""
-    said = os.environ.get("SHMCOLL_HOSTS", "") or "auto"
-    if said not in _NAMES:
-        raise ValueError(f"shmcoll: SHMCOLL_HOSTS={said} is not one of {'|'.join(_NAMES)}")
-    return said == "one"
+def _setting(variable: str, pattern: str, allowed: str) -> str:
+    """The value of a variable, which matches the pattern; "" if it is not set."""
+    said = os.environ.get(variable, "")
+    if not re.fullmatch(pattern, said):
+        raise ValueError(f"shmcoll: {variable}={said} is not {allowed}")
+    return said
 
 
-def _rails() -> int:
-    """The most rails that SHMCOLL_RAILS asks for; 0 if it is not set."""
-    said = os.environ.get("SHMCOLL_RAILS", "") or "0"
-    if not re.fullmatch("[0-8]", said):
-        raise ValueError(f"shmcoll: SHMCOLL_RAILS={said} is not a number from 0 to 8")
-    return int(said)
+def wants_one(options: Any = None) -> bool:
+    """Are ranks that cannot share memory an error?"""
+    said = _setting("SHMCOLL_HOSTS", "|".join(("", *_NAMES)), f"one of {'|'.join(_NAMES)}")
+    return (getattr(options, "hosts", "") or said) == "one"
+
+
+def _engine_name(options: Any = None) -> str:
+    """What moves bytes between hosts."""
+    said = _setting("SHMCOLL_ENGINE", "[A-Za-z0-9_]{0,31}", "the name of a backend")
+    return (getattr(options, "engine", "") or said or _GLOO).lower()
+
+
+def _rails(options: Any = None) -> int:
+    """The most rails that are wanted; 0: as many as there can be."""
+    said = _setting("SHMCOLL_RAILS", "[0-8]?", f"a number from 0 to {_options.MOST_RAILS}")
+    return getattr(options, "rails", 0) or int(said or 0)
 
 
 def _late_ms() -> int:
@@ -66,6 +79,7 @@ def _late_ms() -> int:
 def check_variables() -> None:
     """Raises a ValueError for one with a wrong value, before any rank waits for another."""
     wants_one()
+    _engine_name()
     _rails()
     _fake_host(0)
 
@@ -129,6 +143,28 @@ def _gloo(store: Any, rank: int, size: int, index: int, threads: int = 2) -> Any
     return gloo(own, rank, size, options)
 
 
+def _other_engine(name: str, store: Any, rank: int, size: int) -> Any:
+    """Makes a backend that the program has registered with torch, among `size` ranks.
+
+    Raises:
+        ValueError: there is none of that name, or it moves no CPU tensors.
+    """
+    plugins: Any = dist.Backend._plugins
+    if name in _NO_ENGINES:
+        raise ValueError("it moves no CPU tensors between hosts")
+    if name.upper() not in plugins:
+        known = [_GLOO, *sorted({*map(str.lower, plugins)} - set(_NO_ENGINES))]
+        raise ValueError(f"this process has none of that name; it has {', '.join(known)}")
+    plugin = plugins[name.upper()]
+    if not plugin.extended_api:
+        return plugin.creator_fn(store, rank, size, _NEVER)
+    c10d: Any = dist.distributed_c10d
+    wanted = c10d._DistributedBackendOptions()
+    wanted.store, wanted.group_rank, wanted.group_size = store, rank, size
+    wanted.timeout = _NEVER
+    return plugin.creator_fn(wanted, None)
+
+
 def _boxed(engine: Any) -> Any:
     box: Any = _ProcessGroup(engine.rank(), engine.size())
     box._register_backend(_CPU, ProcessGroup.BackendType.CUSTOM, engine)
@@ -139,26 +175,29 @@ def _place(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines())
 
 
-def _engines(store: Any, rank: int, size: int, place: dict[str, str]) -> Iterator[Any]:
+def _engines(store: Any, rank: int, size: int, place: dict[str, str], name: str) -> Iterator[Any]:
     """The line's, the rail's and the mesh's engine of this rank, boxed; None for one that it does not carry."""
+
+    def make_one(keys: str, rank: int, size: int, threads: int = 2) -> Any:
+        prefixed = PrefixStore(f"{place['prefix']}/{keys}", store)
+        if name == _GLOO:
+            return _boxed(_gloo(prefixed, rank, size, local, threads))
+        return _boxed(_other_engine(name, prefixed, rank, size))
+
     host, hosts, local = int(place["host"]), int(place["hosts"]), int(place["local"])
-    for name, carries in (("line", local == 0), ("rail", local < int(place["rails"]))):
-        if not carries:
-            yield None
-            continue
-        keys = PrefixStore(f"{place['prefix']}/{name}/{local}", store)
-        yield _boxed(_gloo(keys, host, hosts, local))
+    yield make_one(f"line/{local}", host, hosts) if local == 0 else None
+    yield make_one(f"rail/{local}", host, hosts) if local < int(place["rails"]) else None
     # (Messages need one thread of gloo's, as they do not use it.)
-    yield _boxed(_gloo(PrefixStore(f"{place['prefix']}/mesh", store), rank, size, local, threads=1))
+    yield make_one("mesh", rank, size, threads=1)
 
 
-def _tell(options: Any, place: dict[str, str]) -> None:
+def _tell(options: Any, place: dict[str, str], engine: str) -> None:
     hosts = int(place["hosts"])
     ranks = ", ".join(f"host {host} ({place[f'ranks.{host}']})" for host in range(hosts))
     rails = f"{place['rails']} rail{'' if place['rails'] == '1' else 's'}"
     say(
         "warn",
-        f'group "{options.group_name}" is on {hosts} hosts: {ranks}; gloo between them, {rails}',
+        f'group "{options.group_name}" is on {hosts} hosts: {ranks}; {engine} between them, {rails}',
     )
 
 
@@ -172,12 +211,54 @@ def _meet(group: Any, rank: int, members: list[int], options: Any, rails: int) -
         group.boxed(),
         options._timeout // datetime.timedelta(milliseconds=1),
         members,
-        {"name": options.group_name, "tuning": options.tuning, "backend": options.backend},
+        {
+            "name": options.group_name,
+            "tuning": options.tuning,
+            "backend": options.backend,
+            "engine": _engine_name(options),
+            "order": options.order,
+            "partials": options.partials,
+        },
         _words(members[rank]),
         rails,
         _late_ms(),
     )
     return text
+
+
+# ---- the end of a process ----
+
+_STORE_S = 0.2  # most that a process waits at its end for the store's machine
+_stores: set[tuple[int, tuple[str, int] | None]] = set()  # by process; None: no TCP store
+
+
+def _remember(store: Any) -> None:
+    while hasattr(store, "underlying_store"):
+        store = store.underlying_store
+    is_tcp = isinstance(store, TCPStore)
+    _stores.add((os.getpid(), (store.host, store.port) if is_tcp else None))
+
+
+def _answers(address: tuple[str, int] | None) -> bool:
+    """Is the store there? torch writes to stderr if a call of one that is gone fails."""
+    if address is None:
+        return True
+    try:
+        with socket.create_connection(address, timeout=_STORE_S):
+            return True
+    except OSError:
+        return False
+
+
+def say_goodbye() -> None:
+    """Closes the groups over hosts of a process that ends without it: other hosts learn that it has left.
+
+    Not if it ends by an exception, which is to be reported before what other ranks make of it; and not if the store is
+    gone.
+    """
+    own = [address for pid, address in _stores if pid == os.getpid()]
+    if own and not _events.is_failing() and all(map(_answers, own)):
+        _OPERATORS.close_hosts()
 
 
 def refuse(store: Any, rank: int, size: int, options: Any) -> None:
@@ -200,21 +281,23 @@ def make(store: Any, rank: int, size: int, options: Any) -> Any:
         raise ValueError(
             "shmcoll: a group over several hosts needs the compiled glue, not the one in Python"
         )
-    if _gloos_class() is None:
+    engine = _engine_name(options)
+    if engine == _GLOO and _gloos_class() is None:
         raise ValueError(
             'shmcoll: a group over several hosts needs the engine "gloo", which this torch lacks'
         )
     group: Any = ProcessGroup(store, rank, size)
     members = _members(size, options)
-    place = _place(_meet(group, rank, members, options, _rails()))
+    place = _place(_meet(group, rank, members, options, _rails(options)))
     try:
-        line, rail, mesh = _engines(store, rank, size, place)
+        line, rail, mesh = _engines(store, rank, size, place, engine)
     except Exception as error:
         words = re.sub(r"^\[enforce fail at [^]]*\] .*?\. ", "", str(error).splitlines()[0])
-        why = f"rank {members[rank]} cannot make the engine gloo: {words}"
+        why = f"rank {members[rank]} cannot make the engine {engine}: {words}"
         _OPERATORS.abort_hosts(group.boxed(), why)
         raise RuntimeError(f"shmcoll: {why}") from error
     _OPERATORS.connect_hosts(group.boxed(), line, rail, mesh)
+    _remember(store)
     if rank == 0:
-        _tell(options, place)
+        _tell(options, place, engine)
     return group._get_backend(_CPU)

@@ -39,6 +39,11 @@ def build_facts() -> dict[str, str]:
     return facts
 
 
+def library(name: str) -> pathlib.Path:
+    """The file of one of the C libraries, whose name ends in the major version."""
+    return _HERE / "lib" / f"{name}.so.{build_facts()['version'].partition('.')[0]}"
+
+
 def minor(version: str) -> str:
     """Returns "2.13" of "2.13.0+cpu"."""
     return ".".join(version.split("+")[0].split(".")[:2])
@@ -128,8 +133,8 @@ def _warn_of_two() -> None:
 def _open(path: pathlib.Path) -> ctypes.PyDLL:
     try:
         if path.parent != _HERE / "lib":  # a glue that lies elsewhere is for these libraries
-            for name in ("libshmcoll.so.0", "libshmcoll_cuda.so.0"):
-                ctypes.CDLL(str(_HERE / "lib" / name))
+            for name in ("libshmcoll", "libshmcoll_cuda"):
+                ctypes.CDLL(str(library(name)))
         return ctypes.PyDLL(str(path))
     except OSError as error:
         raise not_loaded(error) from error

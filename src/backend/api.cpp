@@ -88,7 +88,7 @@ void attach(const Group &group, int64_t timeoutMs, const std::string &name,
                                                            group->getSize(), options));
 }
 
-// The same over several hosts; `texts`: name, tuning and backend. Returns lines of key=value: this rank's place
+// The same over several hosts; `texts`: name, tuning, backend, engine, order, partials. Returns lines of key=value: this rank's place
 // (HostsSide::place()).
 std::string meetHosts(const Group &group, int64_t timeoutMs, const c10::List<int64_t> &ranks,
                       const c10::Dict<std::string, std::string> &texts,
@@ -96,8 +96,9 @@ std::string meetHosts(const Group &group, int64_t timeoutMs, const c10::List<int
 {
     const auto options =
         optionsOf(timeoutMs, texts.at("name"), ranks, texts.at("tuning"), texts.at("backend"));
-    const HostsWish wish{
-        {words.begin(), words.end()}, static_cast<int>(rails), std::chrono::milliseconds(lateMs)};
+    const HostsWish wish{{words.begin(), words.end()},      static_cast<int>(rails),
+                         std::chrono::milliseconds(lateMs), texts.at("engine"),
+                         texts.at("order") == "rank",       texts.at("partials") == "wide"};
     auto made = c10::make_intrusive<ProcessGroupShm>(storeOf(*group), group->getRank(),
                                                      group->getSize(), options, wish);
     std::string place = made->hosts()->place();
@@ -119,6 +120,13 @@ void connectHosts(const Group &group, const std::optional<Group> &line,
 void abortHosts(const Group &group, const std::string &why)
 {
     backendOf(group).hosts()->abort(why.c_str());
+}
+
+// A process ends without having closed its groups over hosts.
+void closeHosts()
+{
+    GilRelease release;
+    HostsSide::closeAll();
 }
 
 std::string info(const Group &group)
@@ -153,6 +161,7 @@ TORCH_LIBRARY(shmcoll, m)
               .c_str(),
           connectHosts);
     m.def(("abort_hosts" + group + ", str why) -> ()").c_str(), abortHosts);
+    m.def("close_hosts() -> ()", closeHosts);
     m.def(("info" + group + ") -> str").c_str(), info);
     m.def("check_options(int timeout_ms, str tuning) -> ()", checkOptions);
 }

@@ -22,38 +22,87 @@ Args:
         the timeout given to init_process_group or new_group.
     tuning: "key=value,key=value", or "@" and the name of a file. It replaces SHMCOLL_TUNING for this
         group, and must be the same on all ranks. "" means what SHMCOLL_TUNING says.
+    hosts: "one": ranks that do not all share memory are an error; "auto": they make a group over several
+        hosts. "" means what SHMCOLL_HOSTS says, or "auto".
+    engine: what moves bytes between hosts: "gloo", or another backend of torch.distributed for CPU tensors.
+        "" means what SHMCOLL_ENGINE says, or "gloo".
+    rails: how many ranks of each host move data to other hosts, 1 to 8. 0 means what SHMCOLL_RAILS says, or
+        as many as there can be.
+    order: "host": sums of each host's ranks are added in the order of hosts; "rank": all ranks' inputs are
+        added in the order of ranks, as on one host.
+    partials: "narrow": a host's sum of bfloat16 is rounded before it goes to other hosts; "wide": it goes as
+        float32.
+
+All but the first two are for groups over several hosts, and must be the same on all ranks.
 
 Raises:
-    ValueError: a negative timeout; an unknown key, a bad value or an unreadable file in tuning.
+    ValueError: a negative timeout; an unknown key, a bad value or an unreadable file in tuning; a value of
+        another option that does not exist.
     TypeError: an argument of another type.
 
 Example:
     >>> dist.new_group([0, 1], pg_options=shmcoll.Options(tuning="depth=4"))
 )";
 
+// The one place that knows their values.
+void checkHosts(const shmcoll::GroupOptions &options)
+{
+    py::module_::import("shmcoll._options")
+        .attr("check_hosts")(options.hosts, options.engine, options.rails, options.order,
+                             options.partials);
+}
+
+IntrusiveClass<shmcoll::GroupOptions> makeOptions(std::chrono::milliseconds timeout,
+                                                  std::string tuning, std::string hosts,
+                                                  std::string engine, int rails, std::string order,
+                                                  std::string partials)
+{
+    auto self = c10::make_intrusive<shmcoll::GroupOptions>(timeout);
+    self->tuning = std::move(tuning);
+    self->hosts = std::move(hosts);
+    self->engine = std::move(engine);
+    self->rails = rails;
+    self->order = std::move(order);
+    self->partials = std::move(partials);
+    self->check();
+    checkHosts(*self);
+    return self;
+}
+
+using OptionsClass = py::class_<shmcoll::GroupOptions, c10d::Backend::Options,
+                                IntrusiveClass<shmcoll::GroupOptions>>;
+
+void bindHostsOptions(OptionsClass &options)
+{
+    using shmcoll::GroupOptions;
+    options.def_readwrite("hosts", &GroupOptions::hosts)
+        .def_readwrite("engine", &GroupOptions::engine)
+        .def_readwrite("rails", &GroupOptions::rails)
+        .def_readwrite("order", &GroupOptions::order)
+        .def_readwrite("partials", &GroupOptions::partials);
+}
+
 void bindOptions(py::module_ &m)
 {
     using shmcoll::GroupOptions;
-    py::class_<GroupOptions, c10d::Backend::Options, IntrusiveClass<GroupOptions>> options(
-        m, "Options", optionsDoc);
+    OptionsClass options(m, "Options", optionsDoc);
+    bindHostsOptions(options);
     // Where pickle looks for it: a process that unpickles may not have loaded this module yet.
     options.attr("__module__") = "shmcoll";
     options
-        .def(py::init([](std::chrono::milliseconds timeout, std::string tuning) {
-                 auto self = c10::make_intrusive<GroupOptions>(timeout);
-                 self->tuning = std::move(tuning);
-                 self->check();
-                 return self;
-             }),
-             py::arg("timeout") = kBackendDefaultTimeout, py::arg("tuning") = "")
+        .def(py::init(&makeOptions), py::arg("timeout") = kBackendDefaultTimeout,
+             py::arg("tuning") = "", py::kw_only(), py::arg("hosts") = "", py::arg("engine") = "",
+             py::arg("rails") = 0, py::arg("order") = "host", py::arg("partials") = "narrow")
         .def_static("_for_gloo",
                     [](std::chrono::milliseconds timeout) {
                         return c10::make_intrusive<GroupOptions>(timeout, shmcoll::kGloo);
                     })
         .def("__repr__",
              [](const GroupOptions &self) {
-                 return py::str("shmcoll.Options(timeout={!r}, tuning={!r})")
-                     .format(self.timeout, self.tuning);
+                 const py::object more =
+                     py::module_::import("shmcoll._options").attr("hosts_text")(py::cast(self));
+                 return py::str("shmcoll.Options(timeout={!r}, tuning={!r}{})")
+                     .format(self.timeout, self.tuning, more);
              })
         .def_readwrite("tuning", &GroupOptions::tuning)
         // This library's or torch's, depending on its version.
@@ -70,7 +119,9 @@ void bindOptions(py::module_ &m)
         .def(py::pickle( // for programs that spawn their ranks
             [](const GroupOptions &self) {
                 return py::make_tuple(self.timeout, self.group_name, self.group_desc,
-                                      self.global_ranks_in_group, self.tuning, self.backend);
+                                      self.global_ranks_in_group, self.tuning, self.backend,
+                                      self.hosts, self.engine, self.rails, self.order,
+                                      self.partials);
             },
             [](const py::tuple &state) {
                 auto self = c10::make_intrusive<GroupOptions>(
@@ -79,6 +130,11 @@ void bindOptions(py::module_ &m)
                 self->group_desc = state[2].cast<std::string>();
                 self->global_ranks_in_group = state[3].cast<std::vector<uint64_t>>();
                 self->tuning = state[4].cast<std::string>();
+                self->hosts = state[6].cast<std::string>();
+                self->engine = state[7].cast<std::string>();
+                self->rails = state[8].cast<int>();
+                self->order = state[9].cast<std::string>();
+                self->partials = state[10].cast<std::string>();
                 return self;
             }));
 }

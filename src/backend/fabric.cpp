@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backend/fabric.hpp"
 
+#include "backend/condition.hpp"
+
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/record_function.h>
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -29,16 +29,29 @@ size_t sumOf(const std::vector<int64_t> &counts)
     return static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
 }
 
+// gloo begins with a place in its source, and ends with a guess.
+std::string withoutDecoration(std::string words)
+{
+    if (words.rfind("[", 0) == 0)
+        words.erase(0, words.find("] ") == std::string::npos ? 0 : words.find("] ") + 2);
+    return words.substr(0, words.find(". This is typically"));
+}
+
 std::string wordsOf(const std::exception &error)
 {
     const auto *torchs = dynamic_cast<const c10::Error *>(&error);
-    std::string words = torchs != nullptr ? torchs->what_without_backtrace() : error.what();
-    if (words.rfind("[", 0) == 0) // gloo begins with a place in its source
-        words.erase(0, words.find("] ") == std::string::npos ? 0 : words.find("] ") + 2);
-    return words.substr(0, words.find(". This is typically")); // and ends with a guess
+    return withoutDecoration(torchs != nullptr ? torchs->what_without_backtrace() : error.what());
 }
 
 } // namespace
+
+// gloo alone is known to end a receive with its connection. Another engine may not have it at all, and an error of
+// that would look like a host that is lost.
+Engine::Engine(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend))
+{
+    if (backend_->getBackendName() == "gloo")
+        monitor_ = std::make_unique<P2pEngine>(backend_);
+}
 
 void Engine::release(Engine *engine)
 {
@@ -48,16 +61,19 @@ void Engine::release(Engine *engine)
 
 // The future holds the work until the call has ended: torch's Work may be all that knows of it.
 template <class Start>
-int Engine::begin(shc_ticket *ticket, Start start)
+int Engine::begin(uint64_t bytes, shc_ticket *ticket, Start start)
 {
     underWay_++;
+    calls_++;
+    bytes_ += bytes;
     try {
         const at::NoGradGuard guard;
         const at::DisableRecordFunctionGuard unseen; // a profile shows the group's calls
         const c10::intrusive_ptr<c10d::Work> work = start(*backend_);
         work->getFuture()->addCallback([this, ticket, work](c10::ivalue::Future &future) {
             if (future.hasError())
-                shc_ticket_done(ticket, future.tryRetrieveErrorMessage().c_str());
+                shc_ticket_done(ticket,
+                                withoutDecoration(future.tryRetrieveErrorMessage()).c_str());
             else
                 shc_ticket_done(ticket, nullptr);
             underWay_--;
@@ -78,7 +94,7 @@ shc_fabric Engine::view()
     view.ctx = this;
     view.gather = [](void *ctx, const void *in, size_t bytes, void *out, shc_ticket *ticket) {
         auto *self = static_cast<Engine *>(ctx);
-        return self->begin(ticket, [&](c10d::Backend &backend) {
+        return self->begin(bytes, ticket, [&](c10d::Backend &backend) {
             at::Tensor input = bytesAt(in, bytes);
             at::Tensor output = bytesAt(out, bytes * static_cast<size_t>(backend.getSize()));
             return backend._allgather_base(output, input);
@@ -87,21 +103,33 @@ shc_fabric Engine::view()
     view.exchange = [](void *ctx, const void *in, const uint64_t *inBytes, void *out,
                        const uint64_t *outBytes, shc_ticket *ticket) {
         auto *self = static_cast<Engine *>(ctx);
-        return self->begin(ticket, [&](c10d::Backend &backend) {
-            const auto hosts = static_cast<size_t>(backend.getSize());
-            std::vector<int64_t> gives(inBytes, inBytes + hosts), gets(outBytes, outBytes + hosts);
+        const auto hosts = static_cast<size_t>(self->backend_->getSize());
+        std::vector<int64_t> gives(inBytes, inBytes + hosts), gets(outBytes, outBytes + hosts);
+        return self->begin(sumOf(gives), ticket, [&](c10d::Backend &backend) {
             at::Tensor input = bytesAt(in, sumOf(gives)), output = bytesAt(out, sumOf(gets));
             return backend.alltoall_base(output, input, gets, gives);
         });
     };
     view.broadcast = [](void *ctx, void *data, size_t bytes, int root, shc_ticket *ticket) {
         auto *self = static_cast<Engine *>(ctx);
-        return self->begin(ticket, [&](c10d::Backend &backend) {
+        const bool gives = self->backend_->getRank() == root;
+        return self->begin(gives ? bytes : 0, ticket, [&](c10d::Backend &backend) {
             std::vector<at::Tensor> tensors{bytesAt(data, bytes)};
             c10d::BroadcastOptions options;
             options.rootRank = root;
             return backend.broadcast(tensors, options);
         });
+    };
+    if (monitor_ == nullptr)
+        return view;
+    view.monitor = [](void *ctx, int host, shc_ticket *ticket) {
+        static uint64_t nothing; // is what comes
+        const shc_p2p_fabric receives = static_cast<Engine *>(ctx)->monitor_->view();
+        return receives.receive(receives.ctx, &nothing, sizeof nothing, host, 0, ticket);
+    };
+    view.stop = [](void *ctx) {
+        const shc_p2p_fabric receives = static_cast<Engine *>(ctx)->monitor_->view();
+        receives.stop(receives.ctx);
     };
     return view;
 }
@@ -117,8 +145,7 @@ struct P2pEngine::Shared {
     };
 
     c10::intrusive_ptr<c10d::Backend> backend;
-    std::mutex lock; // guards what follows
-    std::condition_variable due;
+    Condition lock; // guards what follows
     std::deque<Call> calls;
     std::set<c10d::Work *> underWay;
     size_t idle = 0; // threads that wait for a call
@@ -126,6 +153,7 @@ struct P2pEngine::Shared {
 
     bool await(c10d::Work &work);
     void carryOut(const Call &call);
+    bool take(Call &call);
     void serve();
 };
 
@@ -143,13 +171,13 @@ bool P2pEngine::Shared::await(c10d::Work &work)
     struct Listed {
         Listed(Shared &all, c10d::Work &one) : shared(all), work(one)
         {
-            std::lock_guard<std::mutex> own(shared.lock);
+            const Condition::Guard own(shared.lock);
             goesOn = !shared.stopped;
             shared.underWay.insert(&work);
         }
         ~Listed()
         {
-            std::lock_guard<std::mutex> own(shared.lock);
+            const Condition::Guard own(shared.lock);
             shared.underWay.erase(&work);
         }
         Shared &shared;
@@ -175,20 +203,27 @@ void P2pEngine::Shared::carryOut(const Call &call)
     }
 }
 
+// Waits for a call. False: none has come.
+bool P2pEngine::Shared::take(Call &call)
+{
+    const Condition::Guard own(lock);
+    idle++;
+    lock.waitFor(kIdle, [this] { return stopped || !calls.empty(); });
+    idle--;
+    if (calls.empty())
+        return false;
+    call = std::move(calls.front());
+    calls.pop_front();
+    return true;
+}
+
 void P2pEngine::Shared::serve()
 {
-    std::unique_lock<std::mutex> own(lock);
     for (;;) {
-        idle++;
-        due.wait_for(own, kIdle, [this] { return stopped || !calls.empty(); });
-        idle--;
-        if (calls.empty())
+        Call call;
+        if (!take(call))
             return;
-        const Call call = std::move(calls.front());
-        calls.pop_front();
-        own.unlock();
         carryOut(call);
-        own.lock();
     }
 }
 
@@ -208,7 +243,7 @@ shc_p2p_fabric P2pEngine::view()
 {
     static const auto post = [](void *ctx, Shared::Start start, shc_ticket *ticket) {
         const std::shared_ptr<Shared> shared = static_cast<P2pEngine *>(ctx)->shared_;
-        std::lock_guard<std::mutex> own(shared->lock);
+        const Condition::Guard own(shared->lock);
         if (shared->stopped)
             return ESHUTDOWN;
         try {
@@ -218,7 +253,7 @@ shc_p2p_fabric P2pEngine::view()
         } catch (...) {
             return EAGAIN;
         }
-        shared->due.notify_one();
+        shared->lock.wake();
         return 0;
     };
     shc_p2p_fabric view{};
@@ -246,11 +281,11 @@ shc_p2p_fabric P2pEngine::view()
     };
     view.stop = [](void *ctx) {
         Shared &shared = *static_cast<P2pEngine *>(ctx)->shared_;
-        std::lock_guard<std::mutex> own(shared.lock);
+        const Condition::Guard own(shared.lock);
         shared.stopped = true;
         for (c10d::Work *work : shared.underWay)
             work->abort();
-        shared.due.notify_all();
+        shared.lock.wake();
     };
     return view;
 }

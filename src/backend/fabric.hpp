@@ -11,32 +11,8 @@
 namespace shmcoll
 {
 
-// Its calls cannot be ended, and a backend that is dropped with one under way waits for the other hosts. So such a
-// backend is never dropped.
-class Engine
-{
-  public:
-    explicit Engine(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend)) {}
-    Engine(const Engine &) = delete;
-    Engine &operator=(const Engine &) = delete;
-
-    // Lets go of it, or leaves it to the process if a call is under way. pre: no further call.
-    static void release(Engine *engine);
-
-    // Lives as long as the engine.
-    shc_fabric view();
-
-  private:
-    ~Engine() = default;
-    template <class Start>
-    int begin(shc_ticket *ticket, Start start);
-
-    c10::intrusive_ptr<c10d::Backend> backend_;
-    std::atomic<int> underWay_{0};
-};
-
-// The same for messages. torch's Work of a message tells nobody when it ends, so each call under way has a thread that
-// waits for it.
+// Moves messages. torch's Work of a message tells nobody when it ends, so each call under way has a thread that waits
+// for it.
 class P2pEngine
 {
   public:
@@ -51,6 +27,37 @@ class P2pEngine
   private:
     struct Shared;
     std::shared_ptr<Shared> shared_;
+};
+
+// Moves bytes for all. Its calls cannot be ended, and a backend that is dropped with one under way waits for the other hosts. So such a
+// backend is never dropped.
+class Engine
+{
+  public:
+    explicit Engine(c10::intrusive_ptr<c10d::Backend> backend);
+    Engine(const Engine &) = delete;
+    Engine &operator=(const Engine &) = delete;
+
+    // Lets go of it, or leaves it to the process if a call is under way. pre: no further call.
+    static void release(Engine *engine);
+
+    // Lives as long as the engine.
+    shc_fabric view();
+
+    // So far, and what it was given to send in them; 0 of no engine.
+    static uint64_t calls(const Engine *engine) { return engine ? engine->calls_.load() : 0; }
+    static uint64_t bytes(const Engine *engine) { return engine ? engine->bytes_.load() : 0; }
+
+  private:
+    ~Engine() = default;
+    template <class Start>
+    int begin(uint64_t bytes, shc_ticket *ticket, Start start);
+
+    c10::intrusive_ptr<c10d::Backend> backend_;
+    std::unique_ptr<P2pEngine>
+        monitor_; // the same backend; none if its receives do not end with their connection
+    std::atomic<int> underWay_{0};
+    std::atomic<uint64_t> calls_{0}, bytes_{0};
 };
 
 } // namespace shmcoll

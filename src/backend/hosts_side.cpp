@@ -5,6 +5,8 @@
 #include "backend/python.hpp"
 
 #include <algorithm>
+#include <mutex>
+#include <set>
 #include <sstream>
 
 namespace shmcoll
@@ -50,6 +52,18 @@ bool isOfIsland(const std::string &line)
     return false;
 }
 
+struct Registry {
+    std::mutex lock; // guards the set, and what is in it from its end
+    std::set<HostsSide *> sides;
+};
+
+// Never destructed: a group may outlive everything.
+Registry &registry()
+{
+    static auto *const one = new Registry;
+    return *one;
+}
+
 } // namespace
 
 shc_status HostsSide::meet(const shc_comm_config &config, const HostsWish &wish, char *error)
@@ -62,11 +76,18 @@ shc_status HostsSide::meet(const shc_comm_config &config, const HostsWish &wish,
     view.word_count = static_cast<int>(words.size());
     view.rails = std::max(wish.rails, 0);
     view.refuses = wish.rails < 0;
+    view.engine = wish.engine.c_str();
+    view.by_rank = wish.byRank;
+    view.wide = wish.wide;
+    wish_ = wish;
     view.late_ns = static_cast<uint64_t>(wish.late.count()) * 1000000;
     GilRelease release;
     const shc_status status = shc_hosts_create(&config, &view, &hosts_, error);
-    if (status == SHC_OK)
-        shc_hosts_get_place(hosts_, &place_);
+    if (status != SHC_OK)
+        return status;
+    shc_hosts_get_place(hosts_, &place_);
+    const std::lock_guard<std::mutex> own(registry().lock);
+    registry().sides.insert(this);
     return status;
 }
 
@@ -74,6 +95,10 @@ HostsSide::~HostsSide()
 {
     GilRelease release;
     const bool isForked = hosts_ != nullptr && shc_hosts_error(hosts_) == SHC_ERR_FORKED;
+    if (hosts_ != nullptr && !isForked) { // a thread of the parent may have held the lock
+        const std::lock_guard<std::mutex> own(registry().lock);
+        registry().sides.erase(this);
+    }
     if (hosts_ != nullptr)
         shc_hosts_free(hosts_);
     if (isForked) { // the engines' threads are the parent's, and may have held a lock
@@ -174,6 +199,13 @@ void HostsSide::close()
     shc_hosts_close(hosts_);
 }
 
+void HostsSide::closeAll()
+{
+    const std::lock_guard<std::mutex> own(registry().lock);
+    for (HostsSide *side : registry().sides)
+        side->close();
+}
+
 void HostsSide::describe(const char *words)
 {
     shc_comm_describe(shc_hosts_get_sequencer(hosts_), words);
@@ -190,7 +222,11 @@ std::string HostsSide::info() const
     for (std::string line; std::getline(island, line);)
         if (!isOfIsland(line))
             text += line + "\n";
-    text += c10::str("hosts=", place_.hosts, "\nhost=", place_.host, "\nrails=", place_.rails);
+    text += c10::str("hosts=", place_.hosts, "\nhost=", place_.host, "\nrails=", place_.rails,
+                     "\nengine=", wish_.engine, "\norder=", wish_.byRank ? "rank" : "host",
+                     "\npartials=", wish_.wide ? "wide" : "narrow");
+    text += c10::str("\nengine_calls=", Engine::calls(line_) + Engine::calls(rail_),
+                     "\nengine_bytes=", Engine::bytes(line_) + Engine::bytes(rail_));
     for (int host = 0; host < place_.hosts; host++) {
         char ranks[256];
         shc_hosts_ranks_text(hosts_, host, ranks, sizeof ranks);

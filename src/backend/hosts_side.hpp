@@ -17,6 +17,9 @@ struct HostsWish {
     std::vector<std::string> words;
     int rails = 0; // -1: this rank refuses such a group
     std::chrono::milliseconds late{0};
+    std::string engine;
+    bool byRank = false; // order="rank"
+    bool wide = false;   // partials="wide"
 };
 
 class HostsSide
@@ -58,6 +61,7 @@ class HostsSide
     shc_status error();
     void abort(const char *reason);
     void close();
+    static void closeAll(); // of this process
     void describe(const char *words);
 
     // As shc_comm_info().
@@ -66,6 +70,7 @@ class HostsSide
   private:
     shc_hosts *hosts_ = nullptr;
     shc_hosts_place place_{};
+    HostsWish wish_;
     Engine *line_ = nullptr;
     Engine *rail_ = nullptr;
     std::unique_ptr<P2pEngine> mesh_;

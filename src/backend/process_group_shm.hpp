@@ -52,6 +52,10 @@ struct SHMCOLL_EXPORT GroupOptions : c10d::Backend::Options {
     void check() const;
 
     std::string tuning; // in the form of SHMCOLL_TUNING; empty: that variable counts
+    // Of a group over several hosts: docs/guide/hosts.md. Empty, or 0: the variable of that name counts.
+    std::string hosts, engine;
+    int rails = 0;
+    std::string order = "host", partials = "narrow";
 
 // From then on torch's own options have them.
 #if !SHMCOLL_TORCH_AT_LEAST(2, 9)

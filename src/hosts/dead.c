@@ -20,14 +20,17 @@
 #define IDLE_NS  (200 * SHC_NS_PER_MS) /* and while none does */
 #define GRACE_NS \
     SHC_NS_PER_S /* for a call that runs when the store goes: all may have come for it */
+#define FOLLOWER_NS  (250 * SHC_NS_PER_MS) /* more for a rank that does not lead */
 #define ANSWER_NS    (500 * SHC_NS_PER_MS) /* most that a failing rank waits for the store */
-#define ASK_NS       (10 * SHC_NS_PER_MS) /* between two looks for a reason, where one has only a hint */
+#define HINT_NS      (500 * SHC_NS_PER_MS) /* and for the looks of one that has only a hint */
+#define EARLIER_NS   SHC_NS_PER_S          /* for a call before that of the reason */
+#define LOST_LOOKS   4                     /* HOST-34 */
 #define LATE_LINE_NS (5 * SHC_NS_PER_S)
 
 /* ---- work items ---- */
 
 struct settling {
-    uint64_t patience_ns;
+    int looks;
     struct shc_hosts_reason wish;
     size_t bytes; /* of what stands */
     char stands[sizeof(struct shc_hosts_reason) + 8];
@@ -38,14 +41,13 @@ static void put_reason(struct shc_work_item *item)
 {
     struct settling *s = (struct settling *)(void *)item->memory;
     const struct shc_store *store = shc_oob_store(item->oob);
-    const uint64_t until_ns = shc_deadline_after(shc_clock_ns(), s->patience_ns);
     char key[SHC_OOB_KEY_BYTES];
     shc_oob_key(item->oob, "dead", -1, key);
-    while (s->patience_ns > 0 && shc_clock_ns() < until_ns) {
+    for (int look = 0; look < s->looks; look++) {
         item->error = store->get(store->ctx, key, s->stands, sizeof s->stands, &s->bytes);
         if (item->error != ENOENT)
             return;
-        shc_gate_pause(ASK_NS);
+        shc_gate_pause(SHC_DEAD_LOOK_NS);
     }
     item->error = store->put_first(store->ctx, key, &s->wish, sizeof s->wish, s->stands,
                                    sizeof s->stands, &s->bytes);
@@ -59,38 +61,83 @@ static bool has_messages(const struct shc_hosts *hosts)
     return hosts->p2p && shc_hosts_p2p_waits(hosts->p2p);
 }
 
-static void take(struct shc_hosts *hosts, const struct shc_hosts_reason *reason)
+/* True: it fails this island. False: an earlier call may still end well. */
+static bool take(struct shc_hosts *hosts, const struct shc_hosts_reason *reason)
 {
     struct shc_dead *dead = &hosts->dead;
     shc_oob_lock(dead->oob);
-    if (dead->told.status == SHC_OK)
-        dead->told = *reason;
+    if (dead->reason.status == SHC_OK)
+        dead->reason = *reason;
     const uint64_t next = dead->call ? dead->number : dead->number + 1;
     shc_oob_unlock(dead->oob);
-    if (next >= reason->number || has_messages(hosts)) /* an earlier call may still end well */
+    const bool fails = next >= reason->number || has_messages(hosts);
+    if (fails)
         shc_comm_abort(hosts->island, reason->text);
+    return fails;
+}
+
+bool shc_dead_stands(struct shc_oob *oob)
+{
+    const struct shc_store *store = shc_oob_store(oob);
+    char key[SHC_OOB_KEY_BYTES], value[sizeof(struct shc_hosts_reason) + 8];
+    size_t bytes;
+    shc_oob_key(oob, "dead", -1, key);
+    return store->get(store->ctx, key, value, sizeof value, &bytes) != ENOENT;
+}
+
+void shc_dead_put(struct shc_oob *oob, const struct shc_hosts_reason *wish)
+{
+    const struct shc_store *store = shc_oob_store(oob);
+    char key[SHC_OOB_KEY_BYTES], value[sizeof(struct shc_hosts_reason) + 8];
+    struct shc_hosts_reason reason;
+    size_t bytes;
+    shc_oob_key(oob, "dead", -1, key);
+    const int error =
+        store->put_first(store->ctx, key, wish, sizeof *wish, value, sizeof value, &bytes);
+    struct shc_hosts *hosts = error == 0 ? shc_oob_enter(oob) : NULL;
+    if (!hosts)
+        return;
+    if (shc_reason_read(hosts, value, bytes, &reason))
+        (void)!take(hosts, &reason);
+    shc_oob_leave(oob);
 }
 
 /* Has the call failed elsewhere? */
-static enum shc_status told(struct shc_hosts *hosts)
+static enum shc_status check_reason(struct shc_hosts *hosts)
 {
     struct shc_dead *dead = &hosts->dead;
     shc_oob_lock(dead->oob);
-    struct shc_hosts_reason reason = dead->told;
+    struct shc_hosts_reason reason = dead->reason;
     shc_oob_unlock(dead->oob);
     if (reason.status == SHC_OK || reason.number > hosts->number)
         return SHC_OK;
     return shc_hosts_fail(hosts, (enum shc_status)reason.status, "%s", reason.text);
 }
 
+/* -1: none is known. */
+static int lost_host(struct shc_dead *dead)
+{
+    shc_oob_lock(dead->oob);
+    const int host = dead->is_lost ? dead->lost : -1;
+    shc_oob_unlock(dead->oob);
+    return host;
+}
+
 static enum shc_status store_is_gone(struct shc_hosts *hosts, char *text, size_t capacity)
 {
     const char *server = shc_oob_store(hosts->dead.oob)->server;
+    char lost[192] = "", ranks[96];
+    const int host = lost_host(&hosts->dead);
+    if (host >= 0) {
+        shc_hosts_plan_text(&hosts->plan, host, ranks, sizeof ranks);
+        snprintf(lost, sizeof lost, "; host %d (%s) has died, or the connection to it has broken",
+                 host, ranks);
+    }
     snprintf(text, capacity,
              "the store of \"%s\"%s%s%s is gone, by which hosts tell each other of failures: the "
-             "process that serves it has ended, or its connection",
+             "process that serves it has ended, or its connection%s",
              shc_hosts_group_name(hosts), server ? " (" : "", server ? server : "",
-             server ? ")" : "");
+             server ? ")" : "", lost);
     return SHC_ERR_STORE;
 }
 
@@ -110,9 +157,11 @@ enum shc_status shc_dead_begin(const struct shc_hosts_call *call)
     shc_oob_unlock(dead->oob);
     dead->asked_ns = shc_clock_ns();
     dead->again_ns = SHC_LEAVING_LATE_NS;
-    SHC_TRY(told(hosts));
+    SHC_TRY(check_reason(hosts));
     if (!gone)
         return SHC_OK;
+    for (int look = 0; look < LOST_LOOKS && lost_host(dead) < 0; look++)
+        shc_gate_pause(SHC_DEAD_LOOK_NS);
     const enum shc_status st = store_is_gone(hosts, text, sizeof text);
     return shc_hosts_fail(hosts, st, "%s", text);
 }
@@ -145,12 +194,12 @@ enum shc_status shc_dead_look(struct shc_hosts *hosts)
 {
     if (!hosts->dead.oob)
         return SHC_OK;
-    SHC_TRY(told(hosts));
+    SHC_TRY(check_reason(hosts));
     return shc_leaving_look(hosts);
 }
 
-static struct shc_work_item *
-begin_to_put(struct shc_dead *dead, const struct shc_hosts_reason *reason, uint64_t patience_ns)
+static struct shc_work_item *begin_to_put(struct shc_dead *dead,
+                                          const struct shc_hosts_reason *reason, int looks)
 {
     struct shc_work_item *item =
         shc_work_item_create(dead->oob, put_reason, sizeof(struct settling));
@@ -158,7 +207,7 @@ begin_to_put(struct shc_dead *dead, const struct shc_hosts_reason *reason, uint6
         return NULL;
     struct settling *s = (struct settling *)(void *)item->memory;
     s->wish = *reason;
-    s->patience_ns = patience_ns;
+    s->looks = looks;
     shc_work_item_start(item, true);
     return item;
 }
@@ -168,7 +217,7 @@ static bool is_ours_alone(enum shc_status st)
     return st == SHC_OK || st == SHC_ERR_CLOSED || st == SHC_ERR_FORKED;
 }
 
-enum shc_status shc_dead_settle(struct shc_hosts *hosts, enum shc_status st, uint64_t patience_ns)
+enum shc_status shc_dead_settle(struct shc_hosts *hosts, enum shc_status st, int looks)
 {
     struct shc_dead *dead = &hosts->dead;
     if (!dead->oob || is_ours_alone(st))
@@ -176,10 +225,11 @@ enum shc_status shc_dead_settle(struct shc_hosts *hosts, enum shc_status st, uin
     struct shc_hosts_reason reason =
         shc_reason_make(hosts, st, hosts->number, dead->call,
                         hosts->turn->error[0] ? hosts->turn->error : shc_error_text());
-    SHC_TRY(told(hosts)); /* with its text */
+    SHC_TRY(check_reason(hosts)); /* with its text */
     if (!dead->settled) {
-        struct shc_work_item *item = begin_to_put(dead, &reason, patience_ns);
-        if (item && shc_work_item_wait(item, patience_ns + ANSWER_NS) && item->error == 0) {
+        struct shc_work_item *item = begin_to_put(dead, &reason, looks);
+        const uint64_t limit_ns = ANSWER_NS + (looks > 0 ? HINT_NS : 0);
+        if (item && shc_work_item_wait(item, limit_ns) && item->error == 0) {
             const struct settling *s = (const struct settling *)(const void *)item->memory;
             (void)!shc_reason_read(hosts, s->stands, s->bytes, &reason);
         }
@@ -188,8 +238,8 @@ enum shc_status shc_dead_settle(struct shc_hosts *hosts, enum shc_status st, uin
     }
     shc_oob_lock(dead->oob);
     dead->settled = true;
-    if (dead->told.status == SHC_OK)
-        dead->told = reason;
+    if (dead->reason.status == SHC_OK)
+        dead->reason = reason;
     shc_oob_unlock(dead->oob);
     return shc_hosts_fail(hosts, (enum shc_status)reason.status, "%s", reason.text);
 }
@@ -219,9 +269,10 @@ struct watcher {
     uint64_t gone_ns; /* since when; 0: the store is there */
     bool runs;        /* a call, or a message waits */
     struct shc_late late;
-    bool found; /* this island has failed while no call ran */
-    struct shc_hosts_reason reason;
-    int error; /* of the wait */
+    bool found;                     /* this island has failed while no call ran */
+    uint64_t reason_ns;             /* when a reason came; 0: none has */
+    struct shc_hosts_reason reason; /* that was found, or came */
+    int error;                      /* of the wait */
     size_t bytes;
     char value[sizeof(struct shc_hosts_reason) + 8];
 };
@@ -243,6 +294,8 @@ static bool await_reason(struct watcher *w)
     const struct shc_watch *watch = shc_oob_watch(w->oob);
     char key[SHC_OOB_KEY_BYTES];
     w->error = ETIMEDOUT;
+    if (w->reason_ns)
+        return shc_oob_pause(w->oob, w->runs ? POLL_NS : IDLE_NS);
     if (w->gone_ns || !watch) {
         const bool there = shc_oob_pause(w->oob, w->runs ? POLL_NS : IDLE_NS);
         if (there && !w->gone_ns && w->runs)
@@ -262,7 +315,7 @@ static void look_at_island(struct watcher *w, struct shc_hosts *hosts)
 {
     struct shc_dead *dead = &hosts->dead;
     shc_oob_lock(dead->oob);
-    const bool idle = !dead->call && !dead->settled && dead->told.status == SHC_OK;
+    const bool idle = !dead->call && !dead->settled && dead->reason.status == SHC_OK;
     const uint64_t next = dead->number + 1;
     shc_oob_unlock(dead->oob);
     const enum shc_status st = idle && !w->found ? shc_comm_error(hosts->island) : SHC_OK;
@@ -279,29 +332,44 @@ static void look_at_store(struct watcher *w, struct shc_hosts *hosts)
     const uint64_t now_ns = shc_clock_ns();
     if (w->error != 0 && w->error != ETIMEDOUT && !w->gone_ns)
         w->gone_ns = now_ns;
+    const uint64_t grace_ns = w->leads ? GRACE_NS : GRACE_NS + FOLLOWER_NS;
+    const bool over = w->gone_ns && now_ns - w->gone_ns >= grace_ns;
     shc_oob_lock(dead->oob);
-    dead->gone = w->gone_ns != 0;
-    const bool over =
-        dead->gone && (dead->call || has_messages(hosts)) && now_ns - w->gone_ns >= GRACE_NS;
+    dead->gone = w->gone_ns && (w->leads || over);
+    const bool fails = over && (dead->call || has_messages(hosts));
     const uint64_t number = dead->number;
     shc_oob_unlock(dead->oob);
-    if (!over)
+    if (!fails)
         return;
     const enum shc_status st = store_is_gone(hosts, text, sizeof text);
     const struct shc_hosts_reason reason = shc_reason_make(hosts, st, number, NULL, text);
-    take(hosts, &reason);
+    (void)!take(hosts, &reason);
 }
 
-static void be_told(const struct watcher *w, struct shc_hosts *hosts)
+static void read_reason(struct watcher *w, struct shc_hosts *hosts)
 {
-    struct shc_hosts_reason reason;
-    if (!shc_reason_read(hosts, w->value, w->bytes, &reason)) {
+    w->reason_ns = shc_clock_ns();
+    if (!shc_reason_read(hosts, w->value, w->bytes, &w->reason)) {
         char text[256], key[SHC_OOB_KEY_BYTES];
         shc_oob_key(w->oob, "dead", -1, key);
         snprintf(text, sizeof text, "the store's key \"%s\" has a value that no rank wrote", key);
-        reason = shc_reason_make(hosts, SHC_ERR_STORE, 1, NULL, text);
+        w->reason = shc_reason_make(hosts, SHC_ERR_STORE, 1, NULL, text);
     }
-    take(hosts, &reason);
+}
+
+/* A reason has come. True: there is more to wait for. */
+static bool fail_in_time(struct watcher *w, struct shc_hosts *hosts)
+{
+    struct shc_dead *dead = &hosts->dead;
+    if (take(hosts, &w->reason))
+        return false;
+    shc_oob_lock(dead->oob);
+    w->runs = dead->call != NULL;
+    shc_oob_unlock(dead->oob);
+    if (!w->runs || shc_clock_ns() - w->reason_ns < EARLIER_NS)
+        return true;
+    shc_comm_abort(hosts->island, w->reason.text); /* HOST-32 */
+    return false;
 }
 
 /* True: there is more to wait for. */
@@ -310,10 +378,10 @@ static bool look(struct watcher *w, struct shc_hosts *hosts)
     if (is_ours_alone(shc_comm_error(hosts->sequencer)) &&
         shc_comm_error(hosts->sequencer) != SHC_OK)
         return false; /* the process ends, or is another one */
-    if (w->error == 0) {
-        be_told(w, hosts);
-        return false;
-    }
+    if (w->error == 0)
+        read_reason(w, hosts);
+    if (w->reason_ns)
+        return fail_in_time(w, hosts);
     look_at_store(w, hosts);
     look_at_island(w, hosts);
     if (w->leads)
@@ -322,15 +390,6 @@ static bool look(struct watcher *w, struct shc_hosts *hosts)
     w->runs = hosts->dead.call != NULL || has_messages(hosts);
     shc_oob_unlock(hosts->dead.oob);
     return true;
-}
-
-static void put_found(struct watcher *w)
-{
-    const struct shc_store *store = shc_oob_store(w->oob);
-    char key[SHC_OOB_KEY_BYTES];
-    shc_oob_key(w->oob, "dead", -1, key);
-    w->error = store->put_first(store->ctx, key, &w->reason, sizeof w->reason, w->value,
-                                sizeof w->value, &w->bytes);
 }
 
 /* False: the group is gone. */
@@ -360,8 +419,8 @@ static void *watch_for_reason(void *arg)
         goes_on = look(w, hosts);
         shc_oob_leave(w->oob);
         if (w->found && !had_found)
-            put_found(w);
-        if (goes_on && w->leads && !w->gone_ns)
+            shc_dead_put(w->oob, &w->reason);
+        if (goes_on && w->leads && !w->gone_ns && !w->reason_ns)
             goes_on = be_late(w, count, late_ns);
     }
     shc_late_fini(&w->late);
@@ -423,10 +482,10 @@ enum shc_status shc_dead_watch(struct shc_hosts *hosts)
     if (!dead->oob)
         return SHC_OK;
     shc_oob_lock(dead->oob);
-    const struct shc_hosts_reason told = dead->told;
+    const struct shc_hosts_reason reason = dead->reason;
     shc_oob_unlock(dead->oob);
-    if (told.status != SHC_OK)
-        shc_comm_abort(hosts->island, told.text); /* it came when this rank had no message */
+    if (reason.status != SHC_OK)
+        shc_comm_abort(hosts->island, reason.text); /* it came when this rank had no message */
     return start_watcher(hosts, NULL);
 }
 

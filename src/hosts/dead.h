@@ -26,15 +26,17 @@ struct shc_hosts_reason {
 struct shc_dead {
     struct shc_oob *oob;
 
-    /* Under the lock of the life. */
+    /* Under the lock of the channel. */
     const struct shc_hosts_call *call; /* that runs; NULL: none */
     uint64_t number;                   /* of the last call that began */
     uint64_t completed;                /* of the last call that ended well */
     bool awaits;                       /* the call waits for other hosts */
     bool gone;                         /* the store is */
-    bool settled;                      /* this rank has put a reason */
-    bool watched;                      /* there is a thread that is told of reasons */
-    struct shc_hosts_reason told;
+    bool is_lost;                      /* the connection to the host `lost` has ended (HOST-34) */
+    int lost;
+    bool settled; /* this rank has put a reason */
+    bool watched; /* there is a thread that is told of reasons */
+    struct shc_hosts_reason reason;
     struct shc_lateness lateness; /* of the call */
     uint64_t late_ns;             /* when a line about it is due; does not change */
 
@@ -67,10 +69,17 @@ void shc_dead_await(struct shc_hosts *hosts, bool awaits);
 SHC_NODISCARD enum shc_status shc_dead_look(struct shc_hosts *hosts);
 
 /* The call has failed with that status and the turn's text, and all hosts are told. If another failure was first, its
- * text takes the place of this one's, and its status is returned. `patience_ns`: how long a reason of another rank is
- * waited for, where this one is only a hint. */
+ * text takes the place of this one's, and its status is returned. `looks`: how often a reason of another rank is looked
+ * for first, where this one is only a hint. */
 SHC_NODISCARD enum shc_status shc_dead_settle(struct shc_hosts *hosts, enum shc_status st,
-                                              uint64_t patience_ns);
+                                              int looks);
+#define SHC_DEAD_LOOK_NS (10 * SHC_NS_PER_MS) /* between two of them */
+
+/* Outside of the group, by a thread that may wait for the store: does a reason stand, or is the store gone? */
+SHC_NODISCARD bool shc_dead_stands(struct shc_oob *oob);
+
+/* As shc_dead_stands(): puts a reason, and takes the one that stands. */
+void shc_dead_put(struct shc_oob *oob, const struct shc_hosts_reason *wish);
 
 /* This rank aborts the group. Waits for nothing. */
 void shc_dead_tell_abort(struct shc_hosts *hosts, const char *reason);
@@ -91,11 +100,22 @@ void shc_leaving_forget(struct shc_dead *dead);
 /* Asks whether the rank has left (HOST-27). The item is the caller's to wait for and to drop; NULL: no memory. */
 SHC_NODISCARD struct shc_work_item *shc_dead_ask_gone(const struct shc_hosts *hosts, int rank);
 
-/* The answer. pre: the item is done. */
+/* The answer. pre: the work item is done. */
 bool shc_dead_is_gone(struct shc_work_item *item);
+
+/* Outside of the group, by a thread that may wait for the store: has that host left? */
+SHC_NODISCARD bool shc_leaving_is_left(struct shc_oob *oob, int host);
 
 /* The group is closed. If it `says` so: this rank has left, and if it leads, its host takes part in no later call. */
 void shc_dead_close(struct shc_hosts *hosts, bool says);
+/* ---- hosts_monitor.c ---- */
+
+/* A leader monitors the next host from now on, if its engine can. pre: the engine has been proved. */
+void shc_monitor_start(struct shc_hosts *hosts);
+
+/* pre: shc_oob_close(). */
+void shc_monitor_stop(struct shc_hosts *hosts);
+
 /* ---- reason.c ---- */
 
 /* Is the value one that a rank of this group could have written? Then it is copied; its text can be printed. */

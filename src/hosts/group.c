@@ -15,7 +15,7 @@
 #define DEFAULT_TIMEOUT_NS (30 * 60 * SHC_NS_PER_S) /* as a group's */
 #define GRACE_NS           (500 * SHC_NS_PER_MS)    /* HOST-26 */
 #define OTHERS_NS          (250 * SHC_NS_PER_MS)
-#define HINT_NS            (200 * SHC_NS_PER_MS)
+#define HINT_LOOKS         6
 #define SLICE_NS           (10 * SHC_NS_PER_MS) /* between two looks at what may end a wait */
 #define MOST_ELEM_BYTES    48                   /* of an opaque element */
 
@@ -123,7 +123,7 @@ static enum shc_status engine_failed(struct shc_hosts *hosts, const char *error)
         hosts, SHC_ERR_SYSTEM, "the engine between the hosts of \"%s\" failed: %s; it joins %s",
         shc_hosts_group_name(hosts), error, joined);
     const struct shc_hosts_call *call = hosts->dead.call;
-    return call && call->proves ? st : shc_dead_settle(hosts, st, HINT_NS); /* a proof goes on */
+    return call && call->proves ? st : shc_dead_settle(hosts, st, HINT_LOOKS); /* a proof goes on */
 }
 
 enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **ticket)
@@ -142,18 +142,6 @@ enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **tic
     if (!error[0])
         return SHC_OK;
     return engine_failed(hosts, error);
-}
-
-enum shc_status shc_hosts_exchange_even(struct shc_hosts *hosts, const char *in, uint64_t bytes,
-                                        char *out, struct shc_ticket **ticket)
-{
-    const struct shc_fabric *rail = &hosts->rail;
-    for (int host = 0; host < hosts->plan.hosts; host++)
-        hosts->in_bytes[host] = bytes;
-    SHC_TRY(shc_hosts_ticket(hosts, ticket));
-    return shc_hosts_begun(
-        hosts, ticket,
-        rail->exchange(rail->ctx, in, hosts->in_bytes, out, hosts->in_bytes, *ticket));
 }
 
 /* ---- making ---- */
@@ -218,6 +206,9 @@ enum shc_status shc_hosts_create(const struct shc_comm_config *config,
     hosts->rank = config->rank;
     hosts->interrupted = config->interrupted;
     hosts->interrupted_ctx = config->interrupted_ctx;
+    hosts->by_rank = wish->by_rank;
+    hosts->wide = wish->wide || wish->by_rank; /* on one host a sum is rounded once */
+    snprintf(hosts->engine, sizeof hosts->engine, "%s", wish->engine ? wish->engine : "");
     enum shc_status st = shc_hosts_map(hosts, &settled, wish, error);
     if (st != SHC_OK)
         goto err_free;
@@ -316,7 +307,10 @@ static size_t lay_out(struct shc_hosts *hosts, char *base)
     PART(stage->text, SHC_HOSTS_ERROR_BYTES);
     PART(stage->narrow, chunk);
     PART(stage->wide, chunk);
+    const size_t ordered = shc_hosts_ordered_elements(plan, 1) / (size_t)plan->rails;
+    const size_t inputs = hosts->by_rank ? ranks * (ordered + 2 * MOST_ELEM_BYTES) : 0;
     for (int i = 0; i < SHC_HOSTS_DEPTH && shc_hosts_carries(hosts); i++) {
+        PART(stage->chunk[i].inputs, inputs);
         PART(stage->chunk[i].in, slice);
         PART(stage->chunk[i].out, gathered);
         PART(stage->chunk[i].sum, slice);
@@ -334,7 +328,8 @@ enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabr
     if (hosts->gate)
         return say(error, SHC_ERR_INVALID, "the group has its engines already");
     const size_t all = (size_t)hosts->plan.hosts;
-    const void **sources = calloc(all, sizeof *sources + 2 * sizeof *hosts->in_bytes);
+    const size_t world = (size_t)hosts->plan.world;
+    const void **sources = calloc(1, world * sizeof *sources + 2 * all * sizeof *hosts->in_bytes);
     struct shc_gate *gate = sources ? shc_gate_create(lay_out(hosts, NULL)) : NULL;
     free(gate ? NULL : sources);
     if (!gate)
@@ -345,7 +340,7 @@ enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabr
     if (rail)
         hosts->rail = *rail;
     hosts->sources = sources;
-    hosts->in_bytes = (uint64_t *)(void *)(sources + all);
+    hosts->in_bytes = (uint64_t *)(void *)(sources + world);
     hosts->out_bytes = hosts->in_bytes + all;
     hosts->gate = gate;
     return shc_dead_start(hosts, watch) == SHC_OK
@@ -433,6 +428,8 @@ static enum shc_status barrier(const struct shc_hosts_call *call)
 static enum shc_status run_kind(const struct shc_hosts_call *call)
 {
     SHC_TRY(shc_hosts_announce(call));
+    if (shc_hosts_is_ordered(call->hosts, call->op))
+        return shc_hosts_ordered(call);
     switch (call->op->kind) {
     case SHC_BARRIER:
         return call->proves ? shc_hosts_agree(call, shc_hosts_try_rail(call->hosts))
@@ -492,6 +489,12 @@ enum shc_status shc_hosts_describe(struct shc_hosts *hosts, const struct shc_op 
                  shc_op_kind_name(kind));
         return SHC_ERR_UNSUPPORTED;
     }
+    if (kind == SHC_ALL_REDUCE_SPARSE && shc_hosts_is_ordered(hosts, op)) {
+        snprintf(error, SHC_HOSTS_ERROR_BYTES,
+                 "%s: a group over several hosts does not have it for sums in the order of ranks",
+                 shc_op_kind_name(kind));
+        return SHC_ERR_UNSUPPORTED;
+    }
     if (!hosts->gate)
         return say(error, SHC_ERR_INVALID, "the group has no engines yet");
     return shc_check_for(hosts->rank, hosts->plan.world, op, &call->count, &call->elem_bytes);
@@ -529,6 +532,7 @@ void shc_hosts_close(struct shc_hosts *hosts)
         shc_hosts_p2p_close(hosts->p2p);
     /* If the process ends, the store may be gone (HOST-12). */
     shc_dead_close(hosts, before != SHC_ERR_CLOSED);
+    shc_monitor_stop(hosts);
 }
 
 void shc_hosts_free(struct shc_hosts *hosts)

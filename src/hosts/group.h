@@ -20,7 +20,9 @@
 
 #include "shm/base/attrs.h"
 
-#define SHC_HOSTS_DEPTH 3 /* chunks under way at once */
+#define SHC_HOSTS_DEPTH        3  /* chunks under way at once */
+#define SHC_HOSTS_MAX_RUNS     64 /* of ranks on one host, for sums in the order of ranks */
+#define SHC_HOSTS_ENGINE_BYTES 32
 
 /* One operation, checked. */
 struct shc_hosts_call {
@@ -36,8 +38,9 @@ struct shc_hosts_sizes {
     uint64_t given, wanted; /* hashes of all sizes */
     uint64_t least, most;
     uint64_t width,
-        longest; /* of a column, and of a tensor that goes to another host, or comes from it */
-    uint64_t unused[2];
+        longest;      /* of a column, and of a tensor that goes to another host, or comes from it */
+    uint64_t carried; /* 1: all that goes to other hosts is in the record */
+    uint64_t unused;
 };
 
 /* What a host says of its call. */
@@ -70,6 +73,7 @@ struct shc_hosts_stage {
     char *wide;    /* a chunk in the type of the sums */
     struct {
         char *in, *out, *sum;
+        char *inputs; /* of all ranks of the host; only if sums are added in the order of ranks */
     } chunk[SHC_HOSTS_DEPTH];
 };
 
@@ -78,6 +82,8 @@ struct shc_hosts {
     int rank, host, local;
     char name[64];
     char prefix[SHC_HOSTS_PREFIX_BYTES]; /* of its keys */
+    char engine[SHC_HOSTS_ENGINE_BYTES]; /* its name */
+    bool by_rank, wide;
     struct shc_comm *sequencer, *island;
     struct shc_fabric line, rail;
     struct shc_gate *gate; /* NULL: not connected */
@@ -85,7 +91,7 @@ struct shc_hosts {
     struct shc_hosts_p2p *p2p; /* NULL: no messages between hosts */
     struct shc_dead dead;      /* what is known of failures of other hosts */
     size_t payload_bytes;
-    const void **sources;           /* room for a pointer for each host */
+    const void **sources;           /* room for a pointer for each rank */
     uint64_t *in_bytes, *out_bytes; /* and for its blocks of an exchange */
     bool (*interrupted)(void *ctx);
     void *interrupted_ctx;
@@ -172,10 +178,21 @@ SHC_NODISCARD enum shc_status shc_hosts_begun(struct shc_hosts *hosts, struct sh
 /* Waits for the end of the call. The ticket is gone after that, and NULL. */
 SHC_NODISCARD enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **ticket);
 
+/* ---- hosts_between.c ---- */
+
 /* Begins an exchange on this rank's rail, of blocks of `bytes` each. */
 SHC_NODISCARD enum shc_status shc_hosts_exchange_even(struct shc_hosts *hosts, const char *in,
                                                       uint64_t bytes, char *out,
                                                       struct shc_ticket **ticket);
+
+/* Begins to bring `bytes` of each host to all, in the order of hosts. Two hosts exchange them: torch's gloo copies what
+ * it gathers once more, through memory that it allocates for each call (benchmarks/hosts/against_gloo.py). */
+SHC_NODISCARD enum shc_status shc_hosts_gather_even(struct shc_hosts *hosts,
+                                                    const struct shc_fabric *fabric, const char *in,
+                                                    uint64_t bytes, char *out,
+                                                    struct shc_ticket **ticket);
+
+/* ---- group.c ---- */
 
 /* The function of the sequencer's call; ctx: the struct shc_hosts_call. */
 SHC_NODISCARD enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn);
@@ -290,3 +307,11 @@ SHC_NODISCARD enum shc_status shc_hosts_alltoall(const struct shc_hosts_call *ca
 void shc_hosts_alltoall_sizes(const struct shc_hosts_call *call, struct shc_hosts_sizes *sizes);
 SHC_NODISCARD enum shc_status shc_hosts_gather(const struct shc_hosts_call *call);
 SHC_NODISCARD enum shc_status shc_hosts_sparse(const struct shc_hosts_call *call);
+
+/* ---- hosts_order.c ---- */
+
+/* Must the inputs be added in the order of all ranks, which is another one than that of hosts? */
+bool shc_hosts_is_ordered(const struct shc_hosts *hosts, const struct shc_op *op);
+
+/* Then these are the sums: all_reduce, reduce and reduce_scatter. */
+SHC_NODISCARD enum shc_status shc_hosts_ordered(const struct shc_hosts_call *call);

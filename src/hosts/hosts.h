@@ -42,6 +42,11 @@ struct shc_fabric {
                     const uint64_t *out_bytes, struct shc_ticket *ticket);
     /* `data` of host `root` goes to all others. */
     int (*broadcast)(void *ctx, void *data, size_t bytes, int root, struct shc_ticket *ticket);
+    /* Of a line, and NULL if the engine cannot: a call that ends when the connection to that host does, with an error,
+     * and at once if it has ended before. */
+    int (*monitor)(void *ctx, int host, struct shc_ticket *ticket);
+    /* As `monitor`. No such call begins any more, and those that are under way end soon, with an error. */
+    void (*stop)(void *ctx);
 };
 
 /*
@@ -94,6 +99,12 @@ struct shc_hosts_wish {
     uint64_t late_ns; /* after so long a line says which host a call waits for; 0: 5 s */
     bool
         refuses; /* this rank wants no such group: all ranks get SHC_ERR_MISMATCH, which names it */
+    bool
+        by_rank; /* sums are added in the order of all ranks, as on one host; the same on all ranks */
+    bool
+        wide; /* sums of bfloat16 go between hosts as float32, and are rounded once; the same on all ranks */
+    const char *
+        engine; /* the caller's word for it, without spaces, of at most 31 bytes; the same on all ranks */
 };
 
 /*
@@ -136,8 +147,9 @@ enum shc_status shc_hosts_check(struct shc_hosts *hosts, const struct shc_op *op
 
 /*
  * As shc_run(), for all collectives. Sums are added in the order of ranks on each host, and then in the order of hosts
- * (by their smallest ranks): the bits depend on which ranks share a host, and on nothing else. A reduce_scatter has
- * those of a slice of the all_reduce, and a sparse all_reduce those of the dense one.
+ * (by their smallest ranks): the bits depend on which ranks share a host, and on nothing else. With `by_rank` they are
+ * those of one host with all ranks. A reduce_scatter has those of a slice of the all_reduce, and a sparse all_reduce
+ * those of the dense one; with `by_rank` there is none of floats.
  */
 enum shc_status shc_hosts_run(struct shc_hosts *hosts, const struct shc_op *op, char *error);
 

@@ -1,10 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * All-to-all. Tensors for ranks of the same host go by an all_to_all of the island. The others go in columns, elements
- * [first, first + width) of each; what is for local rank j of any host goes over rail j mod K of K.
+ * All-to-all. Tensors for ranks of the same host go by an all_to_all of the island.
  *
- *   begin   every rank hands each rail what it carries; the rail sorts it by hosts, and exchanges it
- *   finish  the rail hands each rank what is for it, unless it is for the rail's own rank alone
+ *   short  all that leaves the island -> the leader, who sorts it by hosts -> the record's payload -> what is for each
+ *          island -> broadcast there
+ *   long   in columns, elements [first, first + width) of each tensor; what is for local rank j of any host goes over
+ *          rail j mod K of K
+ *          begin   every rank hands each rail what it carries; the rail sorts it by hosts, and exchanges it
+ *          finish  the rail hands each rank what is for it, unless it is for the rail's own rank alone
+ *
+ * A host does not know how long the tensors of others are. So each that can puts its own into the record, and the call
+ * is a short one if all could.
  *
  * Only sender and receiver know how long a tensor is. So each rank adds a hash of sender, receiver and size for the
  * tensors that it gives, and for those that it wants. The sums of all ranks travel in the record. They are equal if all
@@ -26,6 +32,15 @@ struct trade {
      * rank; NULL: all have `each` elements. */
     uint64_t *table;
     uint64_t each;
+    bool fits; /* the call is short for this host */
+};
+
+#define WHOLE (UINT64_MAX / 64) /* the width of a column that has whole tensors */
+
+/* What the leader says with its verdict; of a short call the data of its island follows, rank by rank. */
+struct decision {
+    uint64_t width, columns;
+    uint64_t carried;
 };
 
 static uint64_t mix(uint64_t x)
@@ -126,7 +141,7 @@ static uint64_t longest_of(struct trade *t)
 {
     const struct shc_hosts_plan *plan = &t->blocks.hosts->plan;
     uint64_t most = 0;
-    t->blocks.width = UINT64_MAX / 64; /* whole tensors */
+    t->blocks.width = WHOLE;
     for (int other = 0; other < plan->world; other++)
         for (int local = 0; local < ranks_of(t); local++) {
             if (plan->host_of[other] == t->blocks.hosts->host)
@@ -176,18 +191,156 @@ static void find_width(struct trade *t)
     hosts->sizes.width = longest > 0 ? good : UINT64_MAX;
 }
 
-/* Do all ranks give what others want? *to: width and columns. */
+/* ---- short ---- */
+
+/* A payload begins with the place of the data of each host. */
+static size_t head_bytes(const struct trade *t)
+{
+    return (size_t)t->blocks.hosts->plan.hosts * sizeof(uint32_t);
+}
+
+/* Bytes from a local rank to a host. */
+static uint64_t given_to_host(const struct trade *t, int local, int host)
+{
+    uint64_t bytes = 0;
+    for (int rail = 0; rail < t->blocks.hosts->plan.rails; rail++)
+        bytes += given_to(t, local, host, rail, 0);
+    return bytes;
+}
+
+static uint64_t wanted_by(const struct trade *t, int local)
+{
+    uint64_t bytes = 0;
+    for (int host = 0; host < t->blocks.hosts->plan.hosts; host++)
+        bytes += wanted_from(t, local, host, 0);
+    return bytes;
+}
+
+/* Does what this host gives fit its record, and what it gets the verdict? The same on all of its ranks. */
+static bool find_fits(struct trade *t, uint64_t *comes)
+{
+    const struct shc_hosts *hosts = t->blocks.hosts;
+    const uint64_t room = hosts->payload_bytes,
+                   crossing = (uint64_t)(hosts->plan.world - ranks_of(t));
+    uint64_t goes = head_bytes(t);
+    *comes = 0;
+    t->blocks.width = WHOLE;
+    if (!t->table && t->each > 0 && crossing * t->call->elem_bytes > room / t->each)
+        return false;
+    for (int local = 0; local < ranks_of(t); local++) {
+        for (int host = 0; host < hosts->plan.hosts; host++)
+            goes += given_to_host(t, local, host);
+        *comes += wanted_by(t, local);
+        if (goes > room || *comes > room * (uint64_t)(hosts->plan.hosts - 1))
+            return false;
+    }
+    return true;
+}
+
+/* This rank's tensors for other hosts, host by host. */
+static uint64_t read_leaving(const struct trade *t, char *to)
+{
+    const struct shc_hosts *hosts = t->blocks.hosts;
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    const char *const begin = to;
+    for (int i = 0; i < plan->world; i++) {
+        const int rank = plan->rank_at[i];
+        const uint64_t bytes = given(t, hosts->local, rank, 0);
+        if (plan->host_of[rank] == hosts->host || bytes == 0)
+            continue;
+        const struct shc_tensors one = {&t->call->op->input.list[rank], 1};
+        shc_vector_read(&one, t->call->elem_bytes,
+                        (struct shc_slice){0, bytes / t->call->elem_bytes}, to);
+        to += bytes;
+    }
+    return (uint64_t)(to - begin);
+}
+
+/* The leader: what came by local ranks, into the record, by hosts. */
+static void fill_payload(const struct trade *t, const char *from)
+{
+    const struct shc_hosts *hosts = t->blocks.hosts;
+    char *payload = shc_hosts_payload((struct shc_hosts_record *)(void *)hosts->stage.record);
+    uint64_t used = head_bytes(t);
+    const char *at[SHC_MAX_WORLD];
+    for (int local = 0; local < ranks_of(t); local++) {
+        at[local] = from;
+        for (int host = 0; host < hosts->plan.hosts; host++)
+            from += given_to_host(t, local, host);
+    }
+    for (int host = 0; host < hosts->plan.hosts; host++) {
+        const uint32_t place = (uint32_t)used;
+        memcpy(payload + (size_t)host * sizeof place, &place, sizeof place);
+        for (int local = 0; local < ranks_of(t); local++) {
+            const uint64_t bytes = given_to_host(t, local, host);
+            memcpy(payload + used, at[local], bytes);
+            at[local] += bytes;
+            used += bytes;
+        }
+    }
+}
+
+static enum shc_status put_into_record(const struct trade *t)
+{
+    struct shc_hosts *hosts = t->blocks.hosts;
+    uint64_t give[SHC_MAX_WORLD] = {0}, take[SHC_MAX_WORLD] = {0};
+    give[0] = read_leaving(t, hosts->stage.narrow);
+    for (int local = 0; local < ranks_of(t) && shc_hosts_leads(hosts); local++)
+        for (int host = 0; host < hosts->plan.hosts; host++)
+            take[local] += given_to_host(t, local, host);
+    SHC_TRY(shc_hosts_swap(hosts, hosts->stage.narrow, give, hosts->stage.wide, take));
+    if (shc_hosts_leads(hosts))
+        fill_payload(t, hosts->stage.wide);
+    return SHC_OK;
+}
+
+/* The leader: what all records have for its island, rank by rank. pre: sizes agree. */
+static enum shc_status take_payloads(const struct trade *t, char *to)
+{
+    struct shc_hosts *hosts = t->blocks.hosts;
+    char *at[SHC_MAX_WORLD];
+    for (int local = 0; local < ranks_of(t); local++) {
+        at[local] = to;
+        to += wanted_by(t, local);
+    }
+    for (int host = 0; host < hosts->plan.hosts; host++) {
+        const char *payload = shc_hosts_payload(shc_hosts_record_of(hosts, host));
+        uint32_t place;
+        uint64_t bytes = 0;
+        memcpy(&place, payload + (size_t)hosts->host * sizeof place, sizeof place);
+        for (int local = 0; local < ranks_of(t); local++)
+            bytes += wanted_from(t, local, host, 0);
+        if (host == hosts->host)
+            continue;
+        if (place > hosts->payload_bytes || bytes > hosts->payload_bytes - place)
+            return shc_hosts_fail(hosts, SHC_ERR_MISMATCH,
+                                  "all_to_all: host %d sent a record that no host sends", host);
+        for (int from = 0; from < shc_hosts_plan_size(&hosts->plan, host); from++)
+            for (int local = 0; local < ranks_of(t); local++) {
+                bytes = wanted(t, local, shc_hosts_rank_at(hosts, host, from), 0);
+                memcpy(at[local], payload + place, bytes);
+                at[local] += bytes;
+                place += (uint32_t)bytes;
+            }
+    }
+    return SHC_OK;
+}
+
+/* ---- both ---- */
+
+/* Do all ranks give what others want? *to: the decision. */
 static enum shc_status compare_sizes(const struct shc_hosts_call *call, const void *ctx, char *to)
 {
+    const struct trade *t = ctx;
     struct shc_hosts *hosts = call->hosts;
-    struct shc_hosts_sizes all = {.width = UINT64_MAX};
-    (void)ctx;
+    struct shc_hosts_sizes all = {.width = UINT64_MAX, .carried = 1};
     for (int host = 0; host < hosts->plan.hosts; host++) {
         const struct shc_hosts_sizes *one = &shc_hosts_record_of(hosts, host)->said.sizes;
         all.given += one->given;
         all.wanted += one->wanted;
         all.width = shc_min_size(all.width, one->width);
         all.longest = one->longest > all.longest ? one->longest : all.longest;
+        all.carried &= one->carried;
     }
     if (all.given != all.wanted)
         return shc_hosts_fail(hosts, SHC_ERR_MISMATCH,
@@ -199,10 +352,13 @@ static enum shc_status compare_sizes(const struct shc_hosts_call *call, const vo
                               "all_to_all: a group of %d ranks on %d hosts cannot move elements of "
                               "%u bytes in its staging memory",
                               hosts->plan.world, hosts->plan.hosts, (unsigned)call->elem_bytes);
-    const uint64_t columns = all.longest > 0 ? shc_div_ceil(all.longest, all.width) : 0;
-    memcpy(to, &all.width, sizeof all.width);
-    memcpy(to + sizeof all.width, &columns, sizeof columns);
-    return SHC_OK;
+    const struct decision decision = {
+        .width = all.width,
+        .columns = all.longest > 0 ? shc_div_ceil(all.longest, all.width) : 0,
+        .carried = all.carried & t->fits,
+    };
+    memcpy(to, &decision, sizeof decision);
+    return decision.carried ? take_payloads(t, to + sizeof decision) : SHC_OK;
 }
 
 /* ---- moving ---- */
@@ -355,17 +511,31 @@ static enum shc_status finish(void *ctx, struct shc_hosts_chunk *chunk, int plac
 static enum shc_status run(struct trade *t)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
-    const struct shc_hosts_digest digest = {compare_sizes, NULL};
+    const struct shc_hosts_digest digest = {compare_sizes, t};
     const struct shc_hosts_steps steps = {{begin, NULL, finish}, t, shc_hosts_blocks_cut};
+    struct decision decision;
+    uint64_t comes;
     char *said;
     SHC_TRY(share_sizes(t));
     if (shc_hosts_leads(hosts))
         find_width(t);
-    SHC_TRY(shc_hosts_meet(t->call, 2 * sizeof(uint64_t), &digest, &said));
-    memcpy(&t->blocks.width, said, sizeof t->blocks.width);
-    memcpy(&t->blocks.columns, said + sizeof t->blocks.width, sizeof t->blocks.columns);
+    t->fits = find_fits(t, &comes);
+    hosts->sizes.carried = t->fits;
+    if (t->fits)
+        SHC_TRY(put_into_record(t));
+    SHC_TRY(shc_hosts_meet(t->call, sizeof decision + (t->fits ? comes : 0), &digest, &said));
+    memcpy(&decision, said, sizeof decision);
     SHC_TRY(trade_at_home(t));
-    return shc_hosts_pass(&steps, t->blocks.columns);
+    if (decision.carried) {
+        said += sizeof decision;
+        for (int local = 0; local < hosts->local; local++)
+            said += wanted_by(t, local);
+        write_output(t, 0, said);
+        return SHC_OK;
+    }
+    t->blocks.width = decision.width;
+    t->blocks.columns = decision.columns;
+    return shc_hosts_pass(&steps, decision.columns);
 }
 
 enum shc_status shc_hosts_alltoall(const struct shc_hosts_call *call)

@@ -120,10 +120,9 @@ static enum shc_status send(const struct gathering *g, struct shc_hosts_chunk *c
     }
     if (most == 0)
         return SHC_OK;
-    SHC_TRY(shc_hosts_ticket(hosts, &chunk->ticket));
     if (equal)
-        return shc_hosts_begun(hosts, &chunk->ticket,
-                               rail->gather(rail->ctx, in, own, out, chunk->ticket));
+        return shc_hosts_gather_even(hosts, rail, in, own, out, &chunk->ticket);
+    SHC_TRY(shc_hosts_ticket(hosts, &chunk->ticket));
     for (int host = 0; host < all; host++) {
         const bool goes = g->root_host < 0 || g->root_host == host;
         hosts->in_bytes[host] = goes ? own : 0;

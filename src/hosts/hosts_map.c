@@ -27,7 +27,7 @@
 #include <string.h>
 
 #define KEY_BYTES  96
-#define WORD_BYTES 256
+#define WORD_BYTES 320
 #define FIRST_NS   (100 * SHC_NS_PER_US)
 #define LOOK_NS    (20 * SHC_NS_PER_MS)
 #define LONGEST_NS (5 * SHC_NS_PER_MS)
@@ -178,7 +178,8 @@ static enum shc_status decide(struct finder *f, enum shc_status st, const char *
 static enum shc_status say_word(struct finder *f)
 {
     char word[WORD_BYTES];
-    const int used = snprintf(word, sizeof word, "%d ", f->wish->rails);
+    const int used = snprintf(word, sizeof word, "%d %d %d %s ", f->wish->rails, f->wish->by_rank,
+                              f->wish->wide, f->hosts->engine[0] ? f->hosts->engine : "-");
     char *rest = word + used;
     const size_t capacity = sizeof word - (size_t)used;
     if (f->kept[0])
@@ -188,6 +189,39 @@ static enum shc_status say_word(struct finder *f)
     else
         snprintf(rest, capacity, LAST_WORD " %d", f->config->rank);
     return put(f, "r", f->config->rank, word, strlen(word) + 1);
+}
+
+/* Rank 0: what a rank's word says of what it wants. */
+static enum shc_status compare_wishes(struct finder *f, int rank, const char *word)
+{
+    static const char *const orders[2] = {"hosts", "ranks"};
+    const char *group = f->hosts->name, *own = f->hosts->engine[0] ? f->hosts->engine : "-";
+    char engine[SHC_HOSTS_ENGINE_BYTES] = "";
+    int rails = -1, by_rank = -1, wide = -1;
+    if (sscanf(word, "%d %d %d %31s", &rails, &by_rank, &wide, engine) != 4 ||
+        ((by_rank | wide) & ~1))
+        return fail(f, SHC_ERR_STORE, "what the store says of rank %d is not valid", rank);
+    if (rails != f->wish->rails)
+        return fail(f, SHC_ERR_MISMATCH,
+                    "rank %d of \"%s\" wants %d rails, rank 0 wants %d (0: as many as there can "
+                    "be); all ranks must want the same",
+                    rank, group, rails, f->wish->rails);
+    if (strcmp(engine, own) != 0)
+        return fail(f, SHC_ERR_MISMATCH,
+                    "rank %d of \"%s\" wants the engine %s, rank 0 wants %s; all ranks must want "
+                    "the same",
+                    rank, group, engine, own);
+    if (by_rank != f->wish->by_rank)
+        return fail(f, SHC_ERR_MISMATCH,
+                    "rank %d of \"%s\" wants sums in the order of %s, rank 0 wants that of %s; all "
+                    "ranks must want the same",
+                    rank, group, orders[by_rank], orders[f->wish->by_rank]);
+    if (wide != f->wish->wide)
+        return fail(f, SHC_ERR_MISMATCH,
+                    "rank %d of \"%s\" wants %s sums of bfloat16 between hosts, rank 0 wants %s "
+                    "ones; all ranks must want the same",
+                    rank, group, wide ? "wide" : "narrow", wide ? "narrow" : "wide");
+    return SHC_OK;
 }
 
 /* Rank 0: hosts are numbered as their words come. */
@@ -205,12 +239,7 @@ static enum shc_status make_map(struct finder *f)
         if (st != SHC_OK)
             break;
         words[hosts][bytes < WORD_BYTES ? bytes : WORD_BYTES - 1] = '\0';
-        const int rails = atoi(words[hosts]);
-        if (rails != f->wish->rails)
-            st = fail(f, SHC_ERR_MISMATCH,
-                      "rank %d of \"%s\" wants %d rails, rank 0 wants %d (0: as many as there can "
-                      "be); all ranks must want the same",
-                      rank, f->hosts->name, rails, f->wish->rails);
+        st = compare_wishes(f, rank, words[hosts]);
         while (strcmp(words[host], words[hosts]) != 0)
             host++;
         hosts += host == hosts;
@@ -239,6 +268,11 @@ static enum shc_status take_map(struct finder *f)
     const enum shc_status st = shc_hosts_plan_init(&f->hosts->plan, world, host_of,
                                                    f->config->global_ranks, f->wish->rails, &why);
     free(host_of);
+    if (st == SHC_OK && f->wish->by_rank && f->hosts->plan.runs > SHC_HOSTS_MAX_RUNS)
+        return fail(f, SHC_ERR_INVALID,
+                    "sums of \"%s\" in the order of ranks: its ranks lie in %d runs, each on one "
+                    "host; at most %d are possible",
+                    f->hosts->name, f->hosts->plan.runs, SHC_HOSTS_MAX_RUNS);
     return st == SHC_OK ? SHC_OK : fail(f, st, "a group of %d ranks over hosts: %s", world, why);
 }
 
@@ -262,7 +296,7 @@ static enum shc_status prove(struct finder *f)
 }
 
 /* Rank 0: what became of the candidates. Those that were kept say it in their first round. */
-static enum shc_status judge(struct finder *f, bool *kept, struct outcome *verdict)
+static enum shc_status gather_outcomes(struct finder *f, bool *kept, struct outcome *verdict)
 {
     const struct shc_hosts_plan *plan = &f->hosts->plan;
     *verdict = (struct outcome){.status = SHC_OK};
@@ -295,7 +329,7 @@ static enum shc_status run_round(struct finder *f, bool *kept, bool *done)
     SHC_TRY(take_map(f));
     SHC_TRY(prove(f));
     if (f->config->rank == 0) {
-        SHC_TRY(judge(f, kept, &outcome));
+        SHC_TRY(gather_outcomes(f, kept, &outcome));
         char text[sizeof outcome.text];
         memcpy(text, outcome.text, sizeof text);
         SHC_TRY(decide(f, (enum shc_status)outcome.status, text, &outcome));
@@ -341,11 +375,10 @@ static enum shc_status find(struct finder *f, bool *kept)
     if (st != SHC_OK)
         return st;
     if (f->wish->refuses)
-        st = fail(
-            f, SHC_ERR_MISMATCH,
-            "rank %d of \"%s\" refuses a group over several hosts (SHMCOLL_HOSTS=one), and not "
-            "all ranks share memory; all ranks must have the same setting",
-            f->config->rank, f->hosts->name);
+        st = fail(f, SHC_ERR_MISMATCH,
+                  "rank %d of \"%s\" refuses a group over several hosts (hosts=\"one\"), and not "
+                  "all ranks share memory; all ranks must have the same setting",
+                  f->config->rank, f->hosts->name);
     while (st == SHC_OK && !done) {
         st = run_round(f, kept, &done);
         f->round += st == SHC_OK; /* a failure is told in the round in which the others are */

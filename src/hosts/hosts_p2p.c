@@ -12,20 +12,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAGIC       0x53686d31u         /* "Shm1" */
-#define FRAME_BYTES 1024                /* of a frame with its payload */
-#define CHUNK_BYTES ((size_t)512 << 10) /* of a long message */
-#define CHUNKS      2                   /* of one message, under way at once */
-#define STREAMS     8                   /* long messages under way at once, in each direction */
-#define FRAME_SLOT  0u
-#define FIRST_SLOT  1u
-#define SLOTS       (1u << 30)
-#define LIFE_SLOT   (SLOTS + 1)           /* nothing is ever sent there */
-#define LOOK_NS     (20 * SHC_NS_PER_MS)  /* between two looks while something is in doubt */
-#define LATE_NS     (100 * SHC_NS_PER_MS) /* then a rank that is waited for is watched */
+#define MAGIC        0x53686d31u         /* "Shm1" */
+#define FRAME_BYTES  1024                /* of a frame with its payload */
+#define CHUNK_BYTES  ((size_t)512 << 10) /* of a long message */
+#define CHUNKS       2                   /* of one message, under way at once */
+#define STREAMS      8                   /* long messages under way at once, in each direction */
+#define FRAME_SLOT   0u
+#define FIRST_SLOT   1u
+#define SLOTS        (1u << 30)
+#define MONITOR_SLOT (SLOTS + 1)           /* nothing is ever sent there */
+#define LOOK_NS      (20 * SHC_NS_PER_MS)  /* between two looks while something is in doubt */
+#define LATE_NS      (100 * SHC_NS_PER_MS) /* then a rank that is waited for is watched */
 #define ASK_NS \
     (500 * SHC_NS_PER_MS) /* and after each so long the store is asked whether it has left */
-#define HINT_NS (200 * SHC_NS_PER_MS) /* an engine's error is only a hint for so long */
+#define HINT_LOOKS 4      /* an engine's error is only a hint for so many looks */
+#define LEFT_LOOKS 10     /* what a rank sent before it left may be on its way for so many */
 
 /* What goes over the network. */
 struct envelope {
@@ -47,16 +48,17 @@ struct stream {
     bool busy[CHUNKS]; /* the slot of every CHUNKS-th chunk */
 };
 
-enum flight_kind { ANY_FRAME, FRAME, CHUNK, LIFELINE };
+enum flight_kind { ANY_FRAME, FRAME, CHUNK, MONITOR };
 
 struct peer {
     bool busy;                   /* a frame is on its way to it */
-    bool watched;                /* a receive of the lifeline is under way */
+    bool watched;                /* a receive of the monitor is under way */
     uint64_t wanted_ns;          /* since when a message waits for it; 0: none does */
     struct shc_work_item *asked; /* whether it has left; NULL: not under way */
     uint64_t ask_ns;             /* when it is asked next */
     bool broken;                 /* the engine has failed with it, or it has left */
-    uint64_t broken_ns;          /* when */
+    uint64_t look_ns;            /* then, or at the last look for the reason after it */
+    int looks;                   /* that many */
     char error[256];
 };
 
@@ -98,16 +100,21 @@ static void note_broken(struct shc_hosts_p2p *p2p, int index, const char *error)
     if (peer->broken)
         return;
     peer->broken = true;
-    peer->broken_ns = shc_clock_ns();
+    peer->look_ns = shc_clock_ns();
     snprintf(peer->error, sizeof peer->error, "%.200s", error);
 }
 
 static void check_broken(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
 {
-    const struct peer *peer = &p2p->peers[index - p2p->locals];
+    struct peer *peer = &p2p->peers[index - p2p->locals];
     const int rank = p2p->rank_of[index - p2p->locals];
     char text[512];
-    if (now_ns - peer->broken_ns < HINT_NS) {
+    if (now_ns - peer->look_ns >= LOOK_NS) {
+        peer->looks++;
+        peer->look_ns = now_ns;
+        shc_oob_stir(p2p->hosts->dead.oob); /* the store is asked now */
+    }
+    if (peer->looks < (peer->error[0] ? HINT_LOOKS : LEFT_LOOKS)) {
         p2p->in_doubt = true;
         return;
     }
@@ -160,11 +167,11 @@ static void watch_peer(struct shc_hosts_p2p *p2p, int index, uint64_t now_ns)
     ask_for_peer(p2p, index, now_ns);
     if (peer->watched)
         return;
-    struct shc_flight *flight = shc_flight_new(p2p->flights, LIFELINE, index, 8);
+    struct shc_flight *flight = shc_flight_new(p2p->flights, MONITOR, index, 8);
     if (!flight)
         return;
     peer->watched = true;
-    shc_flight_receive(flight, p2p->rank_of[index - p2p->locals], LIFE_SLOT);
+    shc_flight_receive(flight, p2p->rank_of[index - p2p->locals], MONITOR_SLOT);
 }
 
 static void look_at_peers(struct shc_hosts_p2p *p2p)

@@ -13,6 +13,7 @@
 #define PIECE_BYTES      ((size_t)64 << 10)
 #define CHUNK_BYTES      ((size_t)1 << 20)
 #define MOST_CHUNK_BYTES ((size_t)8 << 20)
+#define INPUTS_BYTES     ((size_t)4 << 20) /* of all ranks of a host, on one rail */
 
 /* Numbers the hosts in the order in which their first ranks come. `label_of` may hold anything, so that a host is
  * found by a walk; the last rank's host comes first, because neighbours mostly share one. */
@@ -33,6 +34,14 @@ static int number_hosts(struct shc_hosts_plan *plan, const int32_t *label_of)
     return hosts;
 }
 
+static void find_runs(struct shc_hosts_plan *plan)
+{
+    for (int rank = 0; rank < plan->world; rank++)
+        if (rank == 0 || plan->host_of[rank] != plan->host_of[rank - 1])
+            plan->run[plan->runs++] = rank;
+    plan->run[plan->runs] = plan->world;
+}
+
 static void list_ranks(struct shc_hosts_plan *plan)
 {
     for (int host = 0; host < plan->hosts; host++)
@@ -49,7 +58,7 @@ enum shc_status shc_hosts_plan_init(struct shc_hosts_plan *plan, int world, cons
     if (world < 1 || world > SHC_HOSTS_MAX_WORLD || rails < 0)
         return SHC_ERR_INVALID;
     const size_t count = (size_t)world;
-    plan->host_of = calloc(5 * count + 1, sizeof *plan->host_of); /* all five in one */
+    plan->host_of = calloc(6 * count + 2, sizeof *plan->host_of); /* all six in one */
     *why = "there is no memory for it";
     if (!plan->host_of)
         return SHC_ERR_NOMEM;
@@ -57,21 +66,23 @@ enum shc_status shc_hosts_plan_init(struct shc_hosts_plan *plan, int world, cons
     plan->rank_at = plan->local_of + count;
     plan->name_of = plan->rank_at + count;
     plan->first = plan->name_of + count;
+    plan->run = plan->first + count + 1;
     for (int rank = 0; rank < world; rank++)
         plan->name_of[rank] = name_of ? name_of[rank] : rank;
     plan->hosts = number_hosts(plan, label_of);
     list_ranks(plan);
-    int least = world, most = 0;
+    find_runs(plan);
+    int least = world;
     for (int host = 0; host < plan->hosts; host++) {
         const int size = shc_hosts_plan_size(plan, host);
         least = size < least ? size : least;
-        most = size > most ? size : most;
+        plan->most = size > plan->most ? size : plan->most;
     }
     plan->rails = least < SHC_HOSTS_MAX_RAILS ? least : SHC_HOSTS_MAX_RAILS;
     if (rails > 0 && rails < plan->rails)
         plan->rails = rails;
     *why = "at most 256 of its ranks can share a host";
-    if (most <= SHC_MAX_WORLD)
+    if (plan->most <= SHC_MAX_WORLD)
         return SHC_OK;
     shc_hosts_plan_fini(plan);
     return SHC_ERR_INVALID;
@@ -127,6 +138,12 @@ uint64_t shc_hosts_chunk_elements(const struct shc_hosts_plan *plan, uint32_t el
         pieces > MOST_CHUNK_BYTES / PIECE_BYTES ? MOST_CHUNK_BYTES : PIECE_BYTES * pieces;
     bytes = bytes < CHUNK_BYTES ? CHUNK_BYTES : bytes;
     return bytes / elem_bytes;
+}
+
+uint64_t shc_hosts_ordered_elements(const struct shc_hosts_plan *plan, uint32_t elem_bytes)
+{
+    const uint64_t most = INPUTS_BYTES * (size_t)plan->rails / (size_t)plan->most;
+    return shc_min_size(shc_hosts_chunk_elements(plan, elem_bytes), most / elem_bytes);
 }
 
 bool shc_hosts_adds_whole(const struct shc_hosts_plan *plan)

@@ -24,6 +24,10 @@ struct shc_hosts_plan {
     int32_t *first;    /* of each host, and one more: where its ranks begin in rank_at */
     int32_t *rank_at;
     int32_t *name_of; /* of each rank: its number in the job, for texts */
+    int32_t *
+        run; /* of each run of ranks with successive numbers on one host, and one more: its first rank */
+    int runs;
+    int most; /* ranks on a host */
 };
 
 /* `label_of`: ranks with equal numbers share a host. `name_of`: ranks' numbers in the job; NULL: 0, 1, ... rails 0: as many as there can be. SHC_ERR_INVALID: a world of
@@ -54,6 +58,9 @@ size_t shc_hosts_payload_bytes(int hosts);
 
 /* Elements of a chunk: a rail's piece for one host is not too small, and three chunks fit the staging memory. */
 uint64_t shc_hosts_chunk_elements(const struct shc_hosts_plan *plan, uint32_t elem_bytes);
+
+/* The same where the sums are added in the order of ranks: a rail has the inputs of all ranks of its host, too. */
+uint64_t shc_hosts_ordered_elements(const struct shc_hosts_plan *plan, uint32_t elem_bytes);
 
 /* Do all hosts give one another whole slices (one call of the engine), or does each host add a part of a slice
  * (two calls, and fewer bytes)? */

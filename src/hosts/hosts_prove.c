@@ -23,10 +23,16 @@ static bool is_right(const char *out, int blocks, int only)
     return true;
 }
 
-static enum shc_status settle(struct shc_hosts *hosts, struct shc_ticket **ticket, int error)
+/* The end of a call that has begun, or not. */
+static enum shc_status settle(struct shc_hosts *hosts, const char *call, struct shc_ticket **ticket,
+                              enum shc_status st)
 {
-    SHC_TRY(shc_hosts_begun(hosts, ticket, error));
-    return shc_hosts_await(hosts, ticket);
+    if (st == SHC_OK)
+        st = shc_hosts_await(hosts, ticket);
+    if (st != SHC_ERR_SYSTEM)
+        return st;
+    return shc_hosts_fail(hosts, st, "the engine %s cannot %s bytes between hosts: %s",
+                          hosts->engine, call, hosts->turn->error);
 }
 
 static enum shc_status wrong(struct shc_hosts *hosts, const char *call)
@@ -48,11 +54,13 @@ static enum shc_status try_gather(struct shc_hosts *hosts, bool exchanges)
     memset(in, byte_of(hosts->host), BYTES * (exchanges ? (size_t)all : 1));
     memset(out, 0, BYTES * (size_t)all);
     if (exchanges) {
-        SHC_TRY(shc_hosts_exchange_even(hosts, in, BYTES, out, &ticket));
-        SHC_TRY(shc_hosts_await(hosts, &ticket));
+        SHC_TRY(settle(hosts, "exchange", &ticket,
+                       shc_hosts_exchange_even(hosts, in, BYTES, out, &ticket)));
     } else {
         SHC_TRY(shc_hosts_ticket(hosts, &ticket));
-        SHC_TRY(settle(hosts, &ticket, rail->gather(rail->ctx, in, BYTES, out, ticket)));
+        SHC_TRY(settle(
+            hosts, "gather", &ticket,
+            shc_hosts_begun(hosts, &ticket, rail->gather(rail->ctx, in, BYTES, out, ticket))));
     }
     return is_right(out, all, -1) ? SHC_OK : wrong(hosts, exchanges ? "exchange" : "gather");
 }
@@ -64,7 +72,9 @@ static enum shc_status try_broadcast(struct shc_hosts *hosts)
     struct shc_ticket *ticket;
     memset(data, byte_of(hosts->host), BYTES);
     SHC_TRY(shc_hosts_ticket(hosts, &ticket));
-    SHC_TRY(settle(hosts, &ticket, rail->broadcast(rail->ctx, data, BYTES, 0, ticket)));
+    SHC_TRY(settle(
+        hosts, "broadcast", &ticket,
+        shc_hosts_begun(hosts, &ticket, rail->broadcast(rail->ctx, data, BYTES, 0, ticket))));
     return is_right(data, 1, 0) ? SHC_OK : wrong(hosts, "broadcast");
 }
 

@@ -156,10 +156,8 @@ static enum shc_status exchange(const struct shc_hosts_call *call, enum shc_stat
     const size_t bytes = shc_hosts_record_bytes(hosts);
     struct shc_ticket *ticket;
     fill(call, st);
-    SHC_TRY(shc_hosts_ticket(hosts, &ticket));
-    SHC_TRY(shc_hosts_begun(hosts, &ticket,
-                            hosts->line.gather(hosts->line.ctx, hosts->stage.record, bytes,
-                                               hosts->stage.records, ticket)));
+    SHC_TRY(shc_hosts_gather_even(hosts, &hosts->line, hosts->stage.record, bytes,
+                                  hosts->stage.records, &ticket));
     SHC_TRY(shc_hosts_await(hosts, &ticket));
     return st == SHC_OK ? compare(hosts) : st;
 }

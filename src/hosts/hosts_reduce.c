@@ -143,9 +143,9 @@ static enum shc_status bring(const struct shc_hosts_sum *r, const char *in, uint
 {
     struct shc_hosts *hosts = r->call->hosts;
     const struct shc_fabric *rail = &hosts->rail;
-    SHC_TRY(shc_hosts_ticket(hosts, ticket));
     if (!is_rooted(r))
-        return shc_hosts_begun(hosts, ticket, rail->gather(rail->ctx, in, bytes, out, *ticket));
+        return shc_hosts_gather_even(hosts, rail, in, bytes, out, ticket);
+    SHC_TRY(shc_hosts_ticket(hosts, ticket));
     for (int host = 0; host < hosts->plan.hosts; host++) {
         hosts->in_bytes[host] = hosts->plan.host_of[r->call->op->root] == host ? bytes : 0;
         hosts->out_bytes[host] = host_gets(r) ? bytes : 0;

@@ -49,7 +49,11 @@ enum shc_status shc_hosts_prove(struct shc_hosts *hosts, char *error)
     struct shc_hosts_call call;
     const enum shc_status st = shc_hosts_describe(hosts, &op, &call, error);
     call.proves = true;
-    return st == SHC_OK ? run_now(&call, error) : shc_hosts_say(error, st);
+    if (st != SHC_OK)
+        return shc_hosts_say(error, st);
+    SHC_TRY(run_now(&call, error));
+    shc_monitor_start(hosts);
+    return SHC_OK;
 }
 
 /* ---- a copy ---- */

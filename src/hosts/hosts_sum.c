@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "hosts/hosts_sum.h"
 
-/* The range of a float of 16 or 8 bits is too small for the sum of an average. (bfloat16 has that of float32.) */
-static enum shc_dtype dtype_of_sums(const struct shc_op *op)
+/* The range of a float of 16 or 8 bits is too small for the sum of an average. (bfloat16 has that of float32,
+ * and is rounded on each host if that is wanted.) */
+static enum shc_dtype dtype_of_sums(const struct shc_op *op, bool wide)
 {
     const bool order = op->redop == SHC_MIN || op->redop == SHC_MAX;
-    if (op->dtype == SHC_FLOAT16 ||
+    if (op->dtype == SHC_FLOAT16 || (op->dtype == SHC_BFLOAT16 && wide) ||
         (op->dtype >= SHC_FLOAT8_E4M3FN && op->dtype <= SHC_FLOAT8_E5M2FNUZ))
         return order ? op->dtype : SHC_FLOAT32;
     const bool integer = op->dtype <= SHC_UINT32 && op->dtype != SHC_INT64;
@@ -14,7 +15,7 @@ static enum shc_dtype dtype_of_sums(const struct shc_op *op)
 
 struct shc_hosts_sum shc_hosts_sum_of(const struct shc_hosts_call *call)
 {
-    struct shc_hosts_sum sum = {.call = call, .dtype = dtype_of_sums(call->op)};
+    struct shc_hosts_sum sum = {.call = call, .dtype = dtype_of_sums(call->op, call->hosts->wide)};
     sum.elem_bytes = (uint32_t)shc_dtype_bytes(sum.dtype);
     sum.wider = sum.dtype != call->op->dtype;
     return sum;

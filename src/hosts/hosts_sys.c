@@ -3,7 +3,15 @@
 
 #include "shm/base/clock.h"
 
+#include <errno.h>
+#include <netdb.h>
+#include <poll.h>
 #include <signal.h>
+#include <stdio.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ANSWER_MS 200
 
 void shc_hosts_cond_init(pthread_cond_t *cond)
 {
@@ -36,4 +44,37 @@ int shc_hosts_start_thread(const char *name, void *(*entry)(void *), void *arg)
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
+}
+
+static bool refuses(const struct addrinfo *address)
+{
+    int error = 0;
+    socklen_t bytes = sizeof error;
+    const int fd =
+        socket(address->ai_family, address->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return false;
+    if (connect(fd, address->ai_addr, address->ai_addrlen) != 0)
+        error = errno;
+    struct pollfd ready = {.fd = fd, .events = POLLOUT};
+    if (error == EINPROGRESS && (poll(&ready, 1, ANSWER_MS) != 1 ||
+                                 getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0))
+        error = 0;
+    close(fd);
+    return error == ECONNREFUSED;
+}
+
+bool shc_hosts_refuses(const char *host, int port)
+{
+    char service[16];
+    const struct addrinfo wish = {.ai_socktype = SOCK_STREAM};
+    struct addrinfo *found = NULL;
+    snprintf(service, sizeof service, "%d", port);
+    if (getaddrinfo(host, service, &wish, &found) != 0)
+        return false;
+    bool all = true;
+    for (const struct addrinfo *one = found; one && all; one = one->ai_next)
+        all = refuses(one);
+    freeaddrinfo(found);
+    return all;
 }

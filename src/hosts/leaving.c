@@ -45,6 +45,24 @@ static void put_left(struct shc_work_item *item)
         item->error = store->add(store->ctx, key, 1, &count);
 }
 
+/* Is it what that host's leader, or with `rank` >= 0 that rank, has written? */
+static bool is_left(const struct left *left, size_t bytes, int host, int rank)
+{
+    return bytes == sizeof *left && left->magic == LEFT_MAGIC && left->host == host &&
+           (rank < 0 || left->rank == rank);
+}
+
+bool shc_leaving_is_left(struct shc_oob *oob, int host)
+{
+    const struct shc_store *store = shc_oob_store(oob);
+    char key[SHC_OOB_KEY_BYTES];
+    struct left left;
+    size_t bytes = 0;
+    shc_oob_key(oob, "left", host, key);
+    return store->get(store->ctx, key, &left, sizeof left, &bytes) == 0 &&
+           is_left(&left, bytes, host, -1);
+}
+
 struct departures {
     int hosts, host;
     struct {
@@ -86,8 +104,7 @@ static void get_gone(struct shc_work_item *item)
     size_t bytes = 0;
     shc_oob_key(item->oob, "gone", question->rank, key);
     item->error = store->get(store->ctx, key, &left, sizeof left, &bytes);
-    question->yes = item->error == 0 && bytes == sizeof left && left.magic == LEFT_MAGIC &&
-                    left.host == question->host && left.rank == question->rank;
+    question->yes = item->error == 0 && is_left(&left, bytes, question->host, question->rank);
 }
 
 struct shc_work_item *shc_dead_ask_gone(const struct shc_hosts *hosts, int rank)
@@ -139,7 +156,7 @@ static enum shc_status check_departures(struct shc_hosts *hosts)
     for (int host = 0; host < d->hosts && item->error == 0; host++) {
         const struct left *left = &d->of[host].left;
         char ranks[96];
-        if (d->of[host].bytes != sizeof *left || left->magic != LEFT_MAGIC || left->host != host)
+        if (!is_left(left, d->of[host].bytes, host, -1))
             continue; /* not there, or not written by its leader */
         if (left->number >= hosts->number)
             continue; /* it has done its part of this call */
@@ -173,7 +190,7 @@ void shc_dead_close(struct shc_hosts *hosts, bool says)
     struct shc_dead *dead = &hosts->dead;
     if (!dead->oob || !shc_oob_close(dead->oob))
         return;
-    if (!says || !hosts->gate || dead->told.status != SHC_OK)
+    if (!says || !hosts->gate || dead->reason.status != SHC_OK)
         return; /* nobody waits for this rank */
     struct shc_work_item *item = shc_work_item_create(dead->oob, put_left, sizeof(struct farewell));
     if (!item)

@@ -16,7 +16,7 @@ struct shc_oob {
     char prefix[SHC_HOSTS_PREFIX_BYTES];
     void *group;    /* NULL: it is gone */
     int inside;     /* threads that use the group */
-    int references; /* the group's, and one of each thread and item */
+    int references; /* the group's, and one of each thread and work item */
 };
 
 static bool is_kept(const struct shc_store *store)

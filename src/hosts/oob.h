@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * What of a group may outlive it: its store and its watch, and the threads that are inside a call of one of them,
- * which nothing can end. The group, each thread and each item hold a reference; the last one frees it.
+ * The out-of-band channel of a group (OOB): its store and its watch, and the threads that are inside a call of one of
+ * them, which nothing can end. It may outlive the group. The group, each thread and each work item hold a reference; the
+ * last one frees it.
  *
  * `group` says whether the group is still there: it is NULL from shc_oob_close() on. A thread uses the group only
  * between shc_oob_enter() and shc_oob_leave(), which the close waits for; no call of the store is made there.
@@ -18,7 +19,7 @@ struct shc_oob;
 /* Copies the store, and retains it. NULL: no memory. */
 struct shc_oob *shc_oob_create(const struct shc_store *store, const char *prefix, void *group);
 
-/* The watch is the life's from now on. */
+/* The watch is the channel's from now on. */
 void shc_oob_take_watch(struct shc_oob *oob, const struct shc_watch *watch);
 const struct shc_watch *shc_oob_watch(const struct shc_oob *oob);
 const struct shc_store *shc_oob_store(const struct shc_oob *oob);
@@ -54,7 +55,7 @@ void shc_oob_unlock(struct shc_oob *oob);
 
 /* ---- work items ---- */
 
-/* Calls of the store that may take for ever, made by a thread of their own. `run` uses the store and the item's
+/* Calls of the store that may take for ever, made by a thread of their own. `run` uses the store and the work item's
  * memory alone. */
 struct shc_work_item {
     struct shc_oob *oob;
@@ -69,7 +70,7 @@ struct shc_work_item {
 SHC_NODISCARD struct shc_work_item *
 shc_work_item_create(struct shc_oob *oob, void (*run)(struct shc_work_item *item), size_t bytes);
 
-/* Begins it. If there is no thread for it: `run` is called now if `anyway`, or the item fails with EAGAIN. */
+/* Begins it. If there is no thread for it: `run` is called now if `anyway`, or the work item fails with EAGAIN. */
 void shc_work_item_start(struct shc_work_item *item, bool anyway);
 
 /* Waits at most that long. True: it is done, and its memory is the caller's until the drop. */

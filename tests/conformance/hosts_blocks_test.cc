@@ -341,15 +341,6 @@ std::vector<Bytes> cut(const Bytes &values, const std::vector<size_t> &sizes, si
     return blocks;
 }
 
-shc_op adding(shc_op_kind kind, const Sum &sum, size_t rank)
-{
-    shc_op op = op_of(kind);
-    op.dtype = sum.what.dtype;
-    op.redop = sum.what.redop;
-    op.premul = sum.factors[rank];
-    return op;
-}
-
 void check_reduce_scatter(Group &group, const Sum &sum, bool uneven, size_t way)
 {
     const size_t rank = static_cast<size_t>(group.rank), bytes = shc_dtype_bytes(sum.what.dtype);
@@ -361,7 +352,8 @@ void check_reduce_scatter(Group &group, const Sum &sum, bool uneven, size_t way)
     const size_t block =
         uneven ? rank : own % sum.sizes.size(); // which of its blocks is the output
     const View view(in, block, sum.sizes);
-    shc_op op = adding(uneven ? SHC_REDUCE_SCATTER_UNEVEN : SHC_REDUCE_SCATTER, sum, rank);
+    shc_op op = reduction_of(uneven ? SHC_REDUCE_SCATTER_UNEVEN : SHC_REDUCE_SCATTER, sum.what,
+                             sum.factors[rank]);
     op.input = in.side();
     op.output = {in_place ? &view.tensor : &out.tensor, 1};
     ASSERT_EQ(group.run(op), SHC_OK) << group.error;
@@ -381,7 +373,7 @@ void check_reduce(Group &group, const Sum &sum, size_t way)
     const Bytes blank(sum.inputs[rank].size(), 0xee);
     Elements in(sum.inputs[rank], bytes, own % 2 == 1), out(blank, bytes, own / 2 % 2 == 1);
     const bool gets = rank == way % world, in_place = gets && own % 3 == 0;
-    shc_op op = adding(SHC_REDUCE, sum, rank);
+    shc_op op = reduction_of(SHC_REDUCE, sum.what, sum.factors[rank]);
     op.root = static_cast<int>(way % world);
     op.input = {&in.tensor, 1};
     op.output = kNotUsed;
@@ -754,6 +746,19 @@ TEST(HostsDiffer, IsToldOnAllRanks)
                 EXPECT_TRUE(lists.is_unchanged());
             });
         }
+}
+
+// Short blocks ride in the records of all hosts, if they fit there: then no rail has a call.
+TEST(HostsShort, AnAllToAllNeedsTheRecordsAlone)
+{
+    for (const size_t count : {size_t{1}, size_t{100}, size_t{2000}}) {
+        Network network(2);
+        run_hosts(kTwoOfTwo, network, [&](Group &group) {
+            check_all_to_all(group, 4, count, 4, 0);
+            EXPECT_EQ(group.run(op_of(SHC_BARRIER)), SHC_OK) << group.error;
+        });
+        EXPECT_EQ(network.calls() == 4, count < 2000) << count; // two records of each leader
+    }
 }
 
 // An engine that fails in the middle of long calls fails them on all ranks, and in time.

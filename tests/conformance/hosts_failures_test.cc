@@ -422,7 +422,7 @@ TEST(HostsFailures, AHostThatLeavesAfterACallDoesNotFailIt)
                 left.await();
                 if (group.rank == 1)
                     return;
-                questions.await(3); // the first ones have been judged
+                questions.await(3); // the first ones have been answered
                 network.release_late();
             });
             expect_sum(group, 4);
@@ -453,6 +453,112 @@ TEST(HostsFailures, ACloseWithACallInFlightIsALeaving)
         closer.join();
     });
     sentences.expect(2, R"(host 2 \(rank 2\) has left the group "0" after its call #1)");
+}
+
+// ---- hosts that are lost ----
+
+void prove(Group &group)
+{
+    ASSERT_EQ(shc_hosts_prove(group.hosts, group.error), SHC_OK) << group.error;
+}
+
+// Nobody calls anything, and no rank of that host is left to tell. Host 1 has left before.
+TEST(HostsFailures, AHostThatIsLostIsFoundByTheOneBeforeItThatHasNotLeft)
+{
+    Network network(3);
+    Watches watches;
+    Sentences sentences;
+    Step all(4), moved(1), told(2);
+    run_hosts(
+        {0, 0, 1, 2}, network,
+        [&](Group &group) {
+            prove(group);
+            all.meet();
+            if (group.rank == 2) {
+                shc_hosts_close(group.hosts);
+                network.lose(1);
+                while (!network.monitors(0, 2))
+                    shc_os_sleep_ns(SHC_NS_PER_MS);
+                return moved.come();
+            }
+            if (group.rank == 3)
+                return told.await();
+            moved.await();
+            EXPECT_EQ(shc_hosts_error(group.hosts), SHC_OK); // a host has left, as it may
+            if (group.rank == 0)
+                network.lose(2);
+            while (shc_hosts_error(group.hosts) == SHC_OK)
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+            Sum sum(10);
+            EXPECT_EQ(group.run(sum.op), SHC_ERR_PEER_DEAD) << group.error;
+            sentences.add(group.error);
+            told.come();
+        },
+        watches.options());
+    sentences.expect(2, R"(host 2 \(rank 3\): rank 3 has died, or its connection to rank 0 has )"
+                        R"(broken: Connection closed by peer)");
+    for (const int host : {0, 1, 2})
+        EXPECT_FALSE(network.monitors(0, host) || network.monitors(2, host)) << "after the close";
+}
+
+void sum_until_the_store_is_gone(Group &group, Sentences &sentences)
+{
+    shc_status st = SHC_OK;
+    Sum sum(10);
+    while (st == SHC_OK)
+        st = group.run(sum.op);
+    EXPECT_EQ(st, SHC_ERR_STORE) << group.error;
+    sentences.add(group.error);
+}
+
+// As if a host had died together with the store: nobody can be told, and the sentence names it anyway.
+TEST(HostsFailures, AHostThatIsLostWithTheStoreIsNamedByTheOneBeforeIt)
+{
+    Network network(2);
+    Watches watches;
+    Sentences sentences;
+    Step told(1);
+    HostsOptions how = watches.options();
+    how.store = [](int, const shc_store &store) {
+        shc_store refusing = store;
+        refusing.server = "TCPStore at 127.0.0.1:1";
+        refusing.server_port = 1;
+        return refusing;
+    };
+    run_hosts(
+        {0, 1}, network,
+        [&](Group &group) {
+            prove(group);
+            expect_sum(group, 2);
+            if (group.rank == 1)
+                return told.await();
+            network.lose(1);
+            Watch &watch = *watches.of[0];
+            watch.gone = true;
+            while (watch.said_gone == 0)
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+            sum_until_the_store_is_gone(group, sentences);
+            told.come();
+        },
+        how);
+    sentences.expect(
+        1, R"(host 0 \(rank 0\): the store of "0" \(TCPStore at 127.0.0.1:1\) is gone, .*, or )"
+           R"(its connection; host 1 \(rank 1\) has died, or the connection to it has broken.*)");
+}
+
+// An engine that begins no such call, or has none.
+TEST(HostsFailures, AnEngineThatCannotMonitorLosesNoHost)
+{
+    for (const bool has : {false, true}) {
+        Network network(2);
+        network.refuse_monitors(has);
+        run_hosts({0, 1}, network, [&](Group &group) {
+            prove(group);
+            network.lose(0);
+            network.lose(1);
+            expect_sum(group, 2);
+        });
+    }
 }
 
 // ---- late lines ----
@@ -585,12 +691,7 @@ TEST(HostsFailures, AStoreThatIsGoneFailsCalls)
                 }
                 if (when == kIdle || (when == kInFlight && group.rank == 1))
                     return told.await();
-                shc_status st = SHC_OK;
-                Sum sum(10);
-                while (st == SHC_OK)
-                    st = group.run(sum.op);
-                EXPECT_EQ(st, SHC_ERR_STORE) << group.error;
-                sentences.add(group.error);
+                sum_until_the_store_is_gone(group, sentences);
                 told.come();
             },
             watches.options());
@@ -705,6 +806,37 @@ TEST(HostsFailures, ALeavingThatNoLeaderWroteIsNone)
             expect_sum(group, 4);
         },
         questions.options());
+}
+
+// Host 1 gives nothing in a call before that of the reason: it has failed, too.
+TEST(HostsFailures, AReasonOfALaterCallEndsAnEarlierOneAfterSomeTime)
+{
+    for (const bool watched : {true, false}) {
+        Network network(2);
+        Watches watches;
+        Sentences sentences;
+        Step told(2);
+        run_hosts(
+            kTwoOfTwo, network,
+            [&](Group &group) {
+                expect_sum(group, 4);
+                if (group.place.host == 1)
+                    return told.await();
+                std::string later = reason_of("host 1 (ranks 2-3): rank 3 died");
+                later[8] = 4;
+                const std::string key = std::string(group.place.prefix) + "/dead";
+                if (group.rank == 0)
+                    group.store.set(group.store.ctx, key.c_str(), later.data(), later.size());
+                const uint64_t begun_ns = shc_clock_ns();
+                Sum sum(10);
+                EXPECT_EQ(group.run(sum.op), SHC_ERR_PEER_DEAD) << group.error;
+                EXPECT_GE(shc_clock_ns() - begun_ns, SHC_NS_PER_S / 2);
+                sentences.add(group.error);
+                told.meet();
+            },
+            watched ? watches.options() : HostsOptions());
+        sentences.expect(2, R"(host 1 \(ranks 2-3\): rank 3 died)");
+    }
 }
 
 // A store and a watch of which a call may not return.

@@ -20,4 +20,3 @@ def several_hosts(request: pytest.FixtureRequest) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "no_hosts: looks at what is said without hosts")
-    config.addinivalue_line("markers", "long: not in the default lane")

@@ -299,6 +299,36 @@ def test_a_killed_rank_fails_all_others(victim: int, count: int) -> None:
             assert leftovers(hosts, host) == []
 
 
+def receive_on(rank: Rank, timeout_s: float) -> tuple[str, str, float]:
+    """All others wait for a message of rank 2, which never uses messages: as sum_on()."""
+    rank.init(timeout_s=timeout_s)
+    dist.barrier()
+    print("under way", flush=True)
+    try:
+        if rank.rank == 2:
+            time.sleep(10**6)
+        dist.recv(torch.zeros(1), 2)
+    except BaseException as error:
+        return type(error).__name__, str(error), time.time()
+    return "", "", 0.0
+
+
+def receiving(hosts: Hosts, timeout_s: float) -> Job:
+    job = Job(hosts, [0, 0, 1], "shmcoll").start(receive_on, timeout_s)
+    wait_for(lambda: min(progress(job)) > 0)
+    return job
+
+
+def test_a_rank_killed_alone_on_its_host_fails_those_who_wait_for_its_message() -> None:
+    """It has sent nothing, nobody is in a call, and no rank of its host is left."""
+    with Hosts(2) as hosts:
+        job = receiving(hosts, 10 * IN_TIME_S)
+        job.processes[2].signal(signal.SIGKILL)
+        said = survivors(job, [2])
+        assert all(re.search(r"host 1 \(rank 2\): rank 2 has died", t) for t in said.values()), said
+        assert leftovers(hosts, 0) == []
+
+
 LOST = [(host, how) for host in (0, 1) for how in ("kill", "power_off")]
 
 
@@ -311,7 +341,8 @@ def test_a_lost_host_fails_all_ranks_of_the_other(host: int, how: str) -> None:
         lost = [rank for rank, on in enumerate(job.layout) if on == host]
         said = survivors(job, lost)
         assert len(said) == 2
-        assert all(re.search(rf"(joins|waiting for) .*host {host}", t) for t in said.values()), said
+        lost_host = rf"host {host} \(.*has died|(joins|waiting for) .*host {host}"
+        assert all(re.search(lost_host, text) for text in said.values()), said
         assert leftovers(hosts, 1 - host) == []
 
 
@@ -530,3 +561,40 @@ def test_programs_end_with_the_right_code(end: str) -> None:
         assert end != "raise" or "planned" in shown[1], shown
         for host in range(2):
             assert leftovers(hosts, host) == []
+
+
+LEAVER = """
+import datetime, os, time, torch, torch.distributed as dist
+dist.init_process_group("shmcoll", timeout=datetime.timedelta(seconds=60))
+again = dist.new_group(timeout=datetime.timedelta(seconds=60))
+t = torch.ones(3)
+dist.all_reduce(t)
+dist.all_reduce(t, group=again)
+if os.environ["RANK"] == "0":
+    begun = time.monotonic()
+    for call in (lambda: dist.recv(t, 1), lambda: dist.all_reduce(t, group=again)):
+        try:
+            call()
+        except RuntimeError as error:
+            print("told:", str(error).splitlines()[0], flush=True)
+    print("in time" if time.monotonic() - begun < 50 else "late", flush=True)
+"""
+
+
+def test_a_process_that_ends_without_more_is_told_of_before_the_time_out() -> None:
+    """It has closed nothing, sent nothing, and nobody else is on its host."""
+    with Hosts(2) as hosts:
+        processes = []
+        for rank in range(2):
+            env = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "host-0"}
+            env |= {"MASTER_PORT": "29400", "GLOO_SOCKET_IFNAME": "eth0"}
+            processes.append(hosts.run(rank, [sys.executable, "-c", LEAVER], env))
+        codes = [process.wait(90) for process in processes]
+        said, silent = (process.output() for process in processes)
+    assert codes == [0, 0] and "in time" in said, said + silent
+    told = re.findall("told: (.*)", said)
+    assert "rank 1 (host 1) has left the group" in told[0], said
+    assert re.search(
+        r"host 1 \(rank 1\) has left the group|joins .*rank 1 \(host 1\)", told[1]
+    ), said
+    assert "Exception" not in silent and "Error" not in silent, silent

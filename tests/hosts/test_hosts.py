@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -202,7 +203,7 @@ def hold(address: str) -> str:
 # ---- nothing stays ----
 
 
-def traces(namespaces: bool = True) -> dict[str, set[str]]:
+def traces() -> dict[str, set[str]]:
     """All that hosts could leave."""
     found: dict[str, set[str]] = {
         "shm": set(os.listdir("/dev/shm")),
@@ -210,11 +211,9 @@ def traces(namespaces: bool = True) -> dict[str, set[str]]:
         "mounts": set(Path("/proc/self/mountinfo").read_text().splitlines()),
         "namespaces": set(),
     }
-    for entry in Path("/proc").glob("[0-9]*/ns/*"):
-        try:
-            found["namespaces"].add(os.readlink(entry))
-        except OSError:
-            continue
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it has ended
+            found["namespaces"].update(os.readlink(entry) for entry in (process / "ns").iterdir())
     return found
 
 

@@ -405,13 +405,14 @@ def test_an_engine_that_cannot_be_made_is_told_on_all_ranks(bad: int) -> None:
 def test_a_rank_that_refuses_several_hosts_is_told_on_all_ranks(one: tuple[int, ...]) -> None:
     def body(rank: Rank) -> str:
         if rank.rank in one:
-            os.environ["SHMCOLL_HOSTS"] = "one"
+            os.environ["SHMCOLL_HOSTS"] = "one" if rank.rank else ""
+        options = {"hosts": "one"} if rank.rank == 0 in one else None
         with pytest.raises(RuntimeError) as caught:
-            rank.init(timeout=seconds(60))
+            rank.init(timeout=seconds(60), pg_options=options)
         return str(caught.value).splitlines()[0]
 
-    own = "shmcoll: SHMCOLL_HOSTS=one refuses a group over the hosts of SHMCOLL_FAKE_HOSTS"
-    told = f'rank {one[0]} of "0" refuses a group over several hosts (SHMCOLL_HOSTS=one)'
+    own = 'shmcoll: hosts="one" refuses a group over several hosts, which SHMCOLL_FAKE_HOSTS makes'
+    told = f'rank {one[0]} of "0" refuses a group over several hosts (hosts="one")'
     for rank, text in enumerate(run(WORLD, body, env=FAKE, limit=40)):
         assert text == own if rank in one else told in text
 
@@ -424,6 +425,7 @@ def test_what_variables_say_is_checked() -> None:
             ("SHMCOLL_FAKE_HOSTS", "0x2"),
             ("SHMCOLL_RAILS", "many"),
             ("SHMCOLL_HOSTS", "some"),
+            ("SHMCOLL_ENGINE", "a b"),
         ):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv(name, value)
@@ -438,4 +440,112 @@ def test_what_variables_say_is_checked() -> None:
         "shmcoll: SHMCOLL_FAKE_HOSTS=0x2 is not <hosts>x<ranks of each>",
         "shmcoll: SHMCOLL_RAILS=many is not a number from 0 to 8",
         "shmcoll: SHMCOLL_HOSTS=some is not one of auto|one",
+        "shmcoll: SHMCOLL_ENGINE=a b is not the name of a backend",
     ]
+
+
+# ---- options ----
+
+
+def check_bits(over_hosts: Any, on_one: Any, rank: int, dtype: torch.dtype, count: int) -> None:
+    """Sums over hosts have the bits of one host with the same ranks."""
+    own = torch.randn(count, generator=torch.Generator().manual_seed(rank)).to(dtype)
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.PRODUCT):
+        sums = []
+        for group in (over_hosts, on_one):
+            whole, part = own.clone(), torch.empty(count // WORLD, dtype=dtype)
+            dist.all_reduce(whole, op, group=group)
+            dist.reduce_scatter_tensor(part, own.clone(), op, group=group)
+            rooted = own.clone()
+            dist.reduce(rooted, 3, op, group=group)
+            sums.append((whole, part, rooted if rank == 3 else whole))
+        for mine, its in zip(*sums):
+            assert torch.equal(mine.view(torch.uint8), its.view(torch.uint8)), (dtype, op, count)
+
+
+def test_sums_in_the_order_of_ranks_have_the_bits_of_one_host() -> None:
+    """The same ranks make a group over hosts, and one of shared memory alone."""
+
+    def body(rank: Rank) -> tuple[Any, ...]:
+        rank.init(timeout=seconds(60), pg_options=shmcoll.Options(order="rank", rails=1))
+        narrow = dist.new_group(pg_options={"partials": "wide"}, timeout=seconds(60))
+        about: Any = shmcoll.describe(internals=True)
+        wide: Any = shmcoll.describe(narrow)
+        calls = about["engine_calls"]
+        del os.environ["SHMCOLL_FAKE_HOSTS"]
+        on_one = dist.new_group(timeout=seconds(60))
+        for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+            for count in (4, 200, 20_000, 600_004):
+                check_bits(None, on_one, rank.rank, dtype, count)
+        # A check that can fail: in the order of hosts there are other bits.
+        own = torch.randn(20_000, generator=torch.Generator().manual_seed(rank.rank))
+        sums = [own.clone(), own.clone()]
+        dist.all_reduce(sums[0], group=narrow)
+        dist.all_reduce(sums[1], group=on_one)
+        differ = not torch.equal(*sums)
+        moved: Any = shmcoll.describe(internals=True)
+        assert moved["engine_calls"] > calls or rank.rank % 2 == 1
+        sparse = torch.eye(3).to_sparse()
+        with pytest.raises(TypeError, match="does not have it for sums in the order of ranks"):
+            dist.all_reduce(sparse)
+        return about["order"], about["rails"], about["engine"], wide["partials"], differ
+
+    for seen in run(WORLD, body, env=FAKE, limit=120):
+        assert seen == ("rank", 1, "gloo", "wide", True)
+
+
+def test_an_engine_is_one_that_the_program_has_registered() -> None:
+    """Or it is a named error of all ranks when the group is made: one that does nothing, one that is not there on all
+    ranks, one of which ranks think differently."""
+    from torch._C._distributed_c10d import FakeProcessGroup, ProcessGroupGloo
+
+    def other(store: Any, rank: int, size: int, timeout: Any) -> Any:
+        options: Any = ProcessGroupGloo._Options()
+        options._devices = [ProcessGroupGloo.create_device(interface="lo", lazy_init=True)]
+        return ProcessGroupGloo(store, rank, size, options)
+
+    def idle(store: Any, rank: int, size: int, timeout: Any) -> Any:
+        return FakeProcessGroup._create_internal(rank, size)
+
+    def body(rank: Rank) -> list[str]:
+        for name, make in (("other", other), ("idle", idle)):
+            if rank.rank != 2 or name != "idle":
+                dist.Backend.register_backend(name, make, devices=["cpu"])
+        rank.init(timeout=seconds(60), pg_options={"engine": "other"})
+        check_all_reduce(rank.rank)
+        t = torch.tensor([rank.rank])
+        if rank.rank in (0, 3):
+            dist.send(t, 3 - rank.rank) if rank.rank else dist.recv(t, 3)
+        assert t.item() == (3 if rank.rank == 0 else rank.rank)
+        said = [str(shmcoll.describe()["engine"])]
+        for options in (
+            {"engine": "idle"},
+            {"engine": "nccl"},
+            {"engine": "other" if rank.rank == 3 else ""},
+            {"order": "rank" if rank.rank == 1 else "host"},
+        ):
+            with pytest.raises(RuntimeError) as caught:
+                dist.new_group(timeout=seconds(20), pg_options=options)
+            said.append(str(caught.value).splitlines()[0])
+        if rank.rank == 2:
+            dist.Backend.register_backend("idle", idle, devices=["cpu"])
+        with pytest.raises(RuntimeError) as caught:
+            dist.new_group(timeout=seconds(20), pg_options={"engine": "idle"})
+        return [*said, str(caught.value).splitlines()[0]]
+
+    for said in run(WORLD, body, env=FAKE, limit=120):
+        for text, words in zip(
+            said,
+            (
+                "other",
+                "cannot make the engine idle: this process has none of that name; it has gloo, other"
+                if "cannot make" in said[1]
+                else "is not usable: its gather gave rank",  # a host with two that have it found that first
+                "cannot make the engine nccl: it moves no CPU tensors between hosts",
+                "wants the engine other, rank 0 wants gloo; all ranks must want the same",
+                "wants sums in the order of ranks, rank 0 wants that of hosts",
+                "is not usable: its gather gave rank",
+            ),
+            strict=True,
+        ):
+            assert words in text, said

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,28 @@ class Network
         meetings_.clear();
     }
 
+    // From now on no call monitors a host; `fails`: it is refused, else there is no such call.
+    void refuse_monitors(bool fails)
+    {
+        refuses_ = fails;
+        has_monitors_ = fails;
+    }
+
+    // The connections of that host end, for those who monitor it; also for those who begin to.
+    void lose(int host)
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        lost_.insert(host);
+        end_monitors([host](const Monitor &one) { return one.of == host; });
+    }
+
+    bool monitors(int host, int of)
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        return std::any_of(monitors_.begin(), monitors_.end(),
+                           [&](const Monitor &one) { return one.by == host && one.of == of; });
+    }
+
     int calls()
     {
         std::lock_guard<std::mutex> guard(lock_);
@@ -74,6 +97,10 @@ class Network
         std::vector<char> bytes;
         std::vector<uint64_t> blocks;
     };
+    struct Monitor {
+        int by, of; // hosts
+        shc_ticket *ticket;
+    };
     struct Port {
         Network *network;
         int rail, host, calls;
@@ -83,7 +110,37 @@ class Network
     {
         std::lock_guard<std::mutex> guard(lock_);
         ports_.push_back(Port{this, rail, host, 0});
-        return {&ports_.back(), gather, exchange, broadcast};
+        return {
+            &ports_.back(), gather, exchange, broadcast, has_monitors_ ? monitor : nullptr, stop};
+    }
+
+    static int monitor(void *ctx, int host, shc_ticket *ticket)
+    {
+        auto *port = static_cast<Port *>(ctx);
+        Network *network = port->network;
+        if (network->refuses_)
+            return ENOTSUP;
+        std::lock_guard<std::mutex> guard(network->lock_);
+        network->monitors_.push_back({port->host, host, ticket});
+        if (network->lost_.count(host))
+            network->end_monitors([&](const Monitor &one) { return one.ticket == ticket; });
+        return 0;
+    }
+
+    static void stop(void *ctx)
+    {
+        auto *port = static_cast<Port *>(ctx);
+        Network *network = port->network;
+        std::lock_guard<std::mutex> guard(network->lock_);
+        network->end_monitors([port](const Monitor &one) { return one.by == port->host; });
+    }
+
+    void end_monitors(const std::function<bool(const Monitor &)> &which)
+    {
+        for (const Monitor &one : monitors_)
+            if (which(one))
+                ends_.add({[] {}, one.ticket, "Connection closed by peer"});
+        monitors_.erase(std::remove_if(monitors_.begin(), monitors_.end(), which), monitors_.end());
     }
 
     static int gather(void *ctx, const void *in, size_t bytes, void *out, shc_ticket *ticket)
@@ -212,6 +269,9 @@ class Network
     std::deque<Port> ports_;
     std::map<std::pair<int, int>, std::vector<Part>> meetings_;
     std::vector<End> late_;
+    std::vector<Monitor> monitors_;
+    std::set<int> lost_;
+    bool refuses_ = false, has_monitors_ = true;
     int calls_ = 0;
     Ends ends_; // last: it ends what uses the rest
 };

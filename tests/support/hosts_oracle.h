@@ -8,6 +8,15 @@ namespace shmcoll::test
 
 using elements::Combination;
 
+inline shc_op reduction_of(shc_op_kind kind, const Combination &what, double premul = 0)
+{
+    shc_op op = op_of(kind);
+    op.dtype = what.dtype;
+    op.redop = what.redop;
+    op.premul = premul;
+    return op;
+}
+
 template <class T>
 T element(const uint8_t *at)
 {

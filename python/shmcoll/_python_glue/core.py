@@ -72,6 +72,7 @@ class Operation(ctypes.Structure):
         ("dtype", c_int),
         ("elem_bytes", c_uint32),
         ("dtype_tag", c_uint32),
+        ("reserved", c_uint64),
         ("redop", c_int),
         ("root", c_int),
         ("peer", c_int),
@@ -101,7 +102,7 @@ class Operation(ctypes.Structure):
 
 
 # An Operation up to its input's address, and its output: to set several fields by one call.
-pack_operation = struct.Struct("=2i2I4idQQI4xQI4xQqQ").pack_into
+pack_operation = struct.Struct("=2i2I8x4idQQI4xQI4xQqQ").pack_into
 pack_output = struct.Struct("=qQ").pack_into
 OUTPUT = Operation.output_elements.offset
 
@@ -149,6 +150,7 @@ class Config(ctypes.Structure):
         ("outsider_prefix", c_char_p),
         ("outsider_text", c_char_p),
         ("description", c_char_p),
+        ("reserved", c_uint64 * 4),
     ]
 
 

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Calls of the engine in which all hosts have blocks of one size. */
+#include "hosts/group.h"
+
+#include <string.h>
+
+enum shc_status shc_hosts_exchange_even(struct shc_hosts *hosts, const char *in, uint64_t bytes,
+                                        char *out, struct shc_ticket **ticket)
+{
+    const struct shc_fabric *rail = &hosts->rail;
+    for (int host = 0; host < hosts->plan.hosts; host++)
+        hosts->in_bytes[host] = bytes;
+    SHC_TRY(shc_hosts_ticket(hosts, ticket));
+    return shc_hosts_begun(
+        hosts, ticket,
+        rail->exchange(rail->ctx, in, hosts->in_bytes, out, hosts->in_bytes, *ticket));
+}
+
+enum shc_status shc_hosts_gather_even(struct shc_hosts *hosts, const struct shc_fabric *fabric,
+                                      const char *in, uint64_t bytes, char *out,
+                                      struct shc_ticket **ticket)
+{
+    SHC_TRY(shc_hosts_ticket(hosts, ticket));
+    if (hosts->plan.hosts != 2)
+        return shc_hosts_begun(hosts, ticket, fabric->gather(fabric->ctx, in, bytes, out, *ticket));
+    const int own = hosts->host, other = 1 - own;
+    memcpy(out + (uint64_t)own * bytes, in, bytes);
+    hosts->in_bytes[own] = 0;
+    hosts->in_bytes[other] = bytes;
+    return shc_hosts_begun(hosts, ticket,
+                           fabric->exchange(fabric->ctx, in, hosts->in_bytes,
+                                            out + (uint64_t)other * bytes, hosts->in_bytes,
+                                            *ticket));
+}
