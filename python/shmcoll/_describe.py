@@ -43,6 +43,12 @@ class Description(TypedDict, total=False):
     """The number of this rank's host among them."""
     rails: int
     """How many ranks of each host move data to other hosts; 0 on one host."""
+    engine: str
+    """What moves bytes between the hosts, "gloo" by default; "none" on one host."""
+    order: str
+    """In which order sums are added: "rank" (always on one host), or "host": each host's, and then the hosts'."""
+    partials: str
+    """Are sums of bfloat16 rounded on each host ("narrow"), or once ("wide", always on one host)?"""
     timeout_s: float
     """Time limit of each operation, in seconds."""
     segment: str
@@ -57,6 +63,8 @@ class Description(TypedDict, total=False):
     """Memory of this process for tensors that ranks can share, in bytes; 0 before the first one."""
     heap_used_bytes: int
     """How much of it tensors have now, in bytes."""
+    pushed: int
+    """How many all_reduces of this group had their tensors in such memory on all ranks, and were reduced there."""
     threads: int
     """Reduction threads of this process."""
     threads_from: str
@@ -73,11 +81,15 @@ class InternalDescription(Description, total=False):
     ``tuning.<key>`` (str) is one more family: the values of ``SHMCOLL_TUNING`` that hold here.
     """
 
+    engine_calls: int
+    """Calls of this rank's engines between hosts so far, without those for messages."""
+    engine_bytes: int
+    """Bytes that it has handed to them to be sent."""
     cell_bytes: int
     """Size of a cell of the arena."""
     depth: int
     """Exchange slots of the arena for each pair of ranks."""
-    shout_bytes: int
+    bcast_slot_bytes: int
     """Size of a slot for broadcasts."""
     heap_blocks: int
     """Tensors' blocks in the heap of this process."""
@@ -87,7 +99,7 @@ class InternalDescription(Description, total=False):
     """How often a call looks before it sleeps."""
     spins_engine: int
     """How often the progress thread looks before it sleeps."""
-    parted: int
+    migrations: int
     """How often a thread moved to another CPU, away from another rank."""
     threads_jobs: int
     """Jobs handed to the reduction threads so far."""
@@ -95,7 +107,7 @@ class InternalDescription(Description, total=False):
     """Reduction threads that every rank has at least."""
     life_words: bool
     """Does the kernel mark the death of a process in shared memory?"""
-    pulled: int
+    single_copies: int
     """Blocks that the kernel has copied."""
     biased: bool
     """Does one thread run operations without a locked instruction?"""

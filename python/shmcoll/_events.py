@@ -115,12 +115,22 @@ def _text(error: BaseException) -> str:
     return what + place
 
 
+_failing_pid = 0  # of the process that ends by an exception
+
+
+def is_failing() -> bool:
+    """Does this process end because of an exception?"""
+    return _failing_pid == os.getpid()
+
+
 def explain_end(error: BaseException | None) -> None:
     """Tells the other ranks that this process ends because of this exception."""
+    global _failing_pid
     if error is None:
         return
     error = _original(error)
     if not isinstance(error, SystemExit):
+        _failing_pid = os.getpid()
         with contextlib.suppress(Exception):  # whose text may be anything
             glue.shc_process_explain_end(_text(error).encode())
 

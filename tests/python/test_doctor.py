@@ -182,6 +182,22 @@ ROWS: dict[str, tuple[Files, dict[str, Any], str, str, str, str]] = {
         *("CPU quota", FAIL, "1 CPUs (/sys/fs/cgroup/cpu/a)", ""),
     ),
     "no quota": ({}, {}, "CPU quota", OK, "none", ""),
+    "quota of a running job": (
+        {
+            "proc/500/cgroup": "0::/other\n",
+            "proc/501/cgroup": "0::/other\n",
+            "proc/502/cgroup": "0::/job\n",
+            "sys/fs/cgroup/other/cpu.max": "50000 100000\n",
+            "sys/fs/cgroup/other/cpu.stat": "nr_periods 100\nnr_throttled 36\n",
+        },
+        {"running": [RunningRank("0", rank, 500 + rank) for rank in range(3)]},
+        *(
+            "CPU quota",
+            FAIL,
+            "0.5 CPUs (/sys/fs/cgroup/other) for 2 running ranks (process 500, 501)",
+        ),
+        "docker run --cpus=2",
+    ),
     "few CPUs": (
         *({}, {"cpus": frozenset((2, 3))}),
         *("CPUs", WARN, "2 CPUs may be used (2-3) by 4 ranks", "2 ranks"),

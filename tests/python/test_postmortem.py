@@ -15,7 +15,8 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -23,7 +24,7 @@ import torch.distributed as dist
 
 import shmcoll
 from ranks import Outcome, Rank, outcomes, run, seconds
-from shmcoll.watch import board, dumps, flight, layout, postmortem
+from shmcoll.watch import board, dumps, flight, flight_messages, layout, postmortem
 from tools import run_and_look_at_modules
 
 pytestmark = pytest.mark.timeout(300)  # of a machine that is busy
@@ -209,6 +210,14 @@ def of_an_older_job(data: bytes) -> bytes:
     return data
 
 
+def test_a_rank_that_no_dump_knows_has_its_number_alone(
+    late_job: tuple[Path, list[Outcome]],
+) -> None:
+    (report, *_) = postmortem.make_reports(dumps.find([late_job[0]]).dumps)
+    assert report.group.name_rank(1) == "rank 1" and report.group.pid(1) is not None
+    assert report.group.name_rank(200) == "rank 200" and report.group.pid(200) is None
+
+
 def test_no_damage_of_a_file_ends_the_tool(
     late_job: tuple[Path, list[Outcome]], tmp_path: Path
 ) -> None:
@@ -279,7 +288,21 @@ def test_a_rank_that_dies_has_no_dump_and_one_without_a_folder_says_so(tmp_path:
         r"#2  reduce_scatter f32\[10\] sum +\?\n", text
     ), text
     said = json.loads(tool(tmp_path, "--json"))
-    assert said["groups"][0]["without_dump"] == [0, 2]
+    (group,) = said["groups"]
+    assert group["without_dump"] == [0, 2] and group["found_by"] in (0, 1, 3)
+    end = group["ranks"][2]["ended"]
+    assert (end["rank"], end["died"], end["last_call"]) == (2, True, 2), end
+    assert end["exit_code"] is None and end["signal"] in (9, None)
+    # These are facts, which no tool takes from the words of the reason.
+    (tmp_path / "reworded").mkdir()
+    for path in tmp_path.glob("*.dump"):
+        data = path.read_bytes()
+        for word in (b"died", b"killed", b"last", b"pid", b"found by"):
+            data = data.replace(word, b"?" * len(word))
+        (tmp_path / "reworded" / path.name).write_bytes(data)
+    assert "died" not in json.loads(tool(tmp_path / "reworded", "--json"))["groups"][0]["reason"]
+    reworded = tool(tmp_path / "reworded")
+    assert re.search(died, reworded) and "ended before the others failed" in reworded, reworded
     out = tmp_path / "out"
     assert "--allow-incomplete-ranks" in tool(tmp_path, "--torch", out)
     assert "missed FR dumps from ranks" in analysed(out, "--allow-incomplete-ranks")
@@ -328,6 +351,94 @@ def test_many_groups_that_fail_are_written_once_each(tmp_path: Path) -> None:
     assert said["groups"][3]["newest"] == 3 and said["groups"][0]["without_dump"] == [1]
 
 
+# ---- messages ----
+
+
+def message_that_nobody_takes(rank: Rank) -> str:
+    """Two messages arrive, one in each direction; then ranks 0 and 2 of three use different tags."""
+    rank.init(timeout=seconds(1))
+    dist.new_group([1, 2], group_desc="pair")
+    tensor = torch.ones(1 << 18)
+    if rank.rank == 0:
+        dist.send(tensor, 2, tag=5)
+        dist.recv(tensor, 2)
+        return fails(rank, lambda: dist.send(tensor, 2, tag=7))
+    if rank.rank == 2:
+        dist.recv(tensor, 0, tag=5)
+        dist.send(tensor, 0)
+        # Its time-out alone does not fail the group, so it would write no dump.
+        fails(rank, lambda: dist.recv(tensor, 0, tag=8))
+    return fails(rank, dist.barrier)
+
+
+@pytest.fixture(scope="module")
+def messages_out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("messages")
+    ended = outcomes(3, message_that_nobody_takes, env={"SHMCOLL_DUMP": str(folder)})
+    assert all(each.ok and "Timed out after 1" in each.value for each in ended), ended
+    assert f"{folder}/out: 3 files for torchfrtrace" in tool(folder, "--torch", folder / "out")
+    return folder / "out"
+
+
+def written(folder: Path, rank: int) -> dict[str, Any]:
+    content: dict[str, Any] = flight.pickle.loads((folder / f"{flight.PREFIX}{rank}").read_bytes())
+    return content
+
+
+def test_the_two_sides_of_a_message_have_one_number(messages_out: Path) -> None:
+    files = [written(messages_out, rank) for rank in range(3)]
+    sides = [
+        {
+            (entry["process_group"][0], entry["collective_seq_id"]): (
+                *(entry["profiling_name"], entry["state"]),
+                *(entry["input_dtypes"][0], entry["input_sizes"][0][0]),
+            )
+            for entry in file["entries"]
+            if entry["is_p2p"]
+        }
+        for file in files
+    ]
+    for number, (first, last) in enumerate(
+        (("send 0->1", "recv 1<-0"), ("recv 0<-1", "send 1->0"))
+    ):
+        for side, name in ((sides[0], first), (sides[2], last)):
+            wanted = (f"gloo:{name}", "completed", "Float", 1 << 18)
+            assert side["0:0-2", number + 1] == wanted, side
+    # What did not come together has numbers of its own.
+    numbers = {key for side in (sides[0], sides[2]) for key in side if side[key][1] == "started"}
+    assert numbers == {("0:0-2", 3), ("0:0-2", 4)} and sides[1] == {}, sides
+    assert [len(side) for side in sides] == [3, 0, 3], sides
+    config = files[0]["pg_config"]
+    assert config["0:0-2"]["ranks"] == "[0, 2]" and config["0"]["ranks"] == "[0, 1, 2]"
+    assert "messages of ranks 0 and 2" in config["0:0-2"]["desc"]
+
+
+def test_a_message_that_is_over_counts_only_with_a_record_on_both_sides() -> None:
+    def message(
+        operation: str, peer: int, tag: int, pair: int, begin_ns: int, status: int = 0
+    ) -> Any:
+        facts = ("float32", 10, 40, status, begin_ns, begin_ns + 5)
+        return board.Message(0, operation, peer, tag, pair, *facts)
+
+    sends = [message("send", 1, 1, 0, 100), message("send", 1, 2, 1, 200)]
+    # The second one has found no message, and so has the number 0, like the first send.
+    receives = [message("recv", 0, 2, 1, 150), message("recv", 0, 1, 0, 300, status=1)]
+    seats = {
+        rank: SimpleNamespace(messages=messages, member=SimpleNamespace(pending=None))
+        for rank, messages in enumerate((sends, receives))
+    }
+    found = flight_messages.find(cast(postmortem.Report, SimpleNamespace(seats=seats)))
+    said = [[(side.operation, side.tag, side.over) for side in each] for each in found.pop((0, 1))]
+    assert said == [[("recv", 2, True), ("send", 2, True)], [("recv", 1, False)]] and not found
+
+
+def test_torchs_analyser_finds_the_side_of_a_message_that_is_missing(messages_out: Path) -> None:
+    verdict = analysed(messages_out)
+    found = set(re.findall(r"collective: (\S+ \S+)\n(?:.*)missing ranks: ({\d})", verdict))
+    assert {("gloo:send 0->1", "{2}"), ("gloo:recv 1<-0", "{0}")} <= found, verdict
+    assert "sequence number: 2" not in verdict, verdict
+
+
 # ---- on demand ----
 
 
@@ -341,10 +452,10 @@ def on_demand(rank: Rank) -> list[str]:
         waiting = threading.Thread(target=work.wait)
         waiting.start()
         path = rank.directory / "rank0.dump"
-        while True:  # until the message has been pending for long enough to be counted
+        while True:  # until the thread waits, which is some time after it has been started
             shmcoll.dump(path)
             with dumps.Dump(path) as dump:
-                if any(group.pending for group in dump.groups):
+                if any(group.pending and group.pending.waited_for for group in dump.groups):
                     break
         rank.sync()
         waiting.join()

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,8 +20,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import system_calls
 from ranks import Rank, Run, outcomes, run
-from shmcoll.watch import layout
+from shmcoll.watch import layout, unseen
 from tools import run_and_look_at_modules
 
 LIMIT_S = 40.0
@@ -91,8 +94,10 @@ def test_a_late_rank_and_a_stopped_one() -> None:
                 lambda _, said: said["groups"][0]["ranks"][2]["process_state"] == "stopped",
             )
             text = status(*LATE, *run.pids.values()).stdout
+            alone = status(*LATE, run.pids[0]).stdout
         finally:
             os.kill(run.pids[2], signal.SIGCONT)
+        assert f"rank 1  pid {run.pids[1]}  was not looked at; process: " in alone, alone
         assert f"which is stopped: kill -CONT {run.pids[2]}" in text, text
         assert 'of "default_pg"' in text and "not in a call for" in text, text
         return answer
@@ -134,7 +139,21 @@ def test_a_killed_rank_and_the_reason_that_the_others_know() -> None:
     assert code == 1
     (group,) = said["groups"]
     assert "rank 1 (pid" in group["reason"] and "died" in group["reason"]
-    assert not group["ranks"][1]["board"] and group["ranks"][1]["pid"] is not None
+    assert group["found_by"] in (0, 2)
+    dead = group["ranks"][1]
+    assert not dead["board"] and dead["pid"] is not None
+    # The same as facts. The signal is known until somebody has waited for the process.
+    signal_ = dead["ended"].pop("signal")
+    assert signal_ in (9, None) and group["ranks"][0]["ended"] is None
+    assert dead["ended"] == {
+        "rank": 1,
+        "pid": dead["pid"],
+        "died": True,
+        "exit_code": None,
+        "exception": None,
+        "last_call": 1,
+    }
+    assert dead["text"] == ("died, killed by signal 9" if signal_ else "died")
 
 
 def test_a_message_that_nobody_takes() -> None:
@@ -299,6 +318,94 @@ def test_it_needs_no_capabilities() -> None:
     assert "not in a call for" in done.stdout and "last barrier #1" in done.stdout, done.stdout
 
 
+# ---- a process without a board ----
+
+
+def body_without_memfd(rank: Rank, who: tuple[int, ...], error: int) -> float:
+    """Two groups, calls of three sizes, messages; these ranks can make no memfd."""
+    if rank.rank in who:
+        system_calls.refuse(system_calls.MEMFD_CREATE, error)
+        with pytest.raises(OSError) as refused:
+            os.memfd_create("x")
+        assert refused.value.errno == error
+    rank.init()
+    total = 0.0
+    for group in (None, dist.new_group([0, 1])):
+        for count in (1, 3000, 1 << 20):
+            tensor = torch.full((count,), rank.rank + 1.0)
+            dist.all_reduce(tensor, group=group)
+            total += tensor.mean().item()
+    tensor = torch.full((1 << 18,), float(rank.rank))
+    (dist.send if rank.rank else dist.recv)(tensor, 1 - rank.rank)
+    wait_for_release(rank)
+    return total + tensor.mean().item()
+
+
+@pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS], ids=errno.errorcode.get)
+def test_without_a_memfd_a_group_works_and_status_says_why_it_is_not_shown(error: int) -> None:
+    said: list[str] = []
+
+    def look(run: Run) -> None:
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            while not all(unseen.is_unseen(pid) for pid in run.pids.values()):
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+            done = status(*run.pids.values())
+            said.append(done.stdout)
+            assert done.returncode == 3 and done.stderr == "", done
+            said.append(json.loads(status("--json", *run.pids.values()).stdout)["problems"][0])
+        finally:
+            release(run)
+
+    ended = outcomes(2, body_without_memfd, (0, 1), error, meanwhile=look)
+    assert [each.value for each in ended] == [19.0, 19.0], ended
+    for each in ended:
+        assert each.output.count("cannot make a memfd") == 1, each.output
+        assert f"({os.strerror(error)})" in each.output and each.output.count("warn") == 1
+    pids = re.findall(r"(\d+) \(", said[1])
+    assert len(pids) == 2 and "are in a group, but nothing of them can be shown" in said[1]
+    assert "each could not make a memfd" in said[1] and said[1] in said[0], said
+
+
+def test_a_rank_without_a_memfd_is_named_among_those_that_have_one() -> None:
+    found: list[str] = []
+
+    def look(run: Run) -> None:
+        try:
+            deadline = time.monotonic() + LIMIT_S
+            text = ""
+            while not unseen.is_unseen(run.pids[1]) or text.count("all_reduce 3") < 2:
+                assert time.monotonic() < deadline, text
+                time.sleep(0.05)
+                text = status(*run.pids.values()).stdout
+            assert not unseen.is_unseen(run.pids[0])
+            found.append(text)
+            found.append(str(run.pids[1]))
+        finally:
+            release(run)
+
+    ended = outcomes(2, body_without_memfd, (1,), errno.EPERM, meanwhile=look)
+    assert [each.value for each in ended] == [19.0, 19.0], ended
+    assert "memfd" not in ended[0].output and ended[1].output.count("cannot make a memfd") == 1
+    text, pid = found
+    assert f"rank 1  pid {pid}  cannot be seen: it has no board; process: " in text, text
+    assert f"note: process {pid} " in text and "is in a group, but nothing of it" in text, text
+
+
+def test_a_process_whose_board_is_off_is_said_to_be_so() -> None:
+    code = ALONE.replace("import os", "import os, time").replace("dist.barrier()", "")
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "SHMCOLL_BOARD": "off"},
+    )
+    assert done.returncode == 3 and "memfd" not in done.stdout + done.stderr, done
+    assert "it was started with SHMCOLL_BOARD=off" in done.stdout, done.stdout
+
+
 def foreign_board(version: int) -> int:
     """A descriptor of this process that looks like a board."""
     fd = os.memfd_create("shmcoll:board")
@@ -341,9 +448,9 @@ def test_it_loads_neither_torch_nor_the_library() -> None:
 def test_the_names_are_those_of_the_library() -> None:
     import ctypes
 
-    import shmcoll
+    from shmcoll import _load
 
-    library = ctypes.CDLL(str(Path(shmcoll.__file__).parent / "lib/libshmcoll.so.0"))
+    library = ctypes.CDLL(str(_load.library("libshmcoll")))
     for function, names in (
         ("op_kind", layout.OPERATIONS),
         ("dtype", layout.DTYPES),

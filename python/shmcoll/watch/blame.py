@@ -58,6 +58,7 @@ def waits(groups: Sequence[Group], least_seconds: float) -> list[Wait]:
     for group in groups:
         for rank, member in sorted(group.members.items()):
             found += [*_call_waits(group, rank, member), *_message_waits(group, rank, member)]
+            found += _device_waits(group, rank, member)
     return [wait for wait in found if wait.seconds >= least_seconds]
 
 
@@ -74,6 +75,16 @@ def _message_waits(group: Group, rank: int, member: Member) -> Iterator[Wait]:
         return
     what = f"{pending.operation} (tag {pending.tag})"
     yield Wait(group, rank, pending.peer, group.seconds_since(pending.since_ns), what)
+
+
+def _device_waits(group: Group, rank: int, member: Member) -> Iterator[Wait]:
+    """Of what its GPU does, or is to do."""
+    for device in (member.device, member.device_messages):
+        if device and device.call and not member.status:
+            for peer in device.missing:
+                if peer != rank:
+                    seconds = group.seconds_since(device.since_ns)
+                    yield Wait(group, rank, peer, seconds, f"{device.call} of its GPU")
 
 
 def judge(groups: Sequence[Group], least_seconds: float) -> Verdict:

@@ -80,6 +80,17 @@ class Message:
 
 
 @dataclasses.dataclass(frozen=True)
+class DeviceCall:
+    """A collective or a message that has ended on a GPU. Its end is when the library saw that: up to 10 ms
+    later."""
+
+    number: int  # among those that its rank keeps
+    call: Call  # its number is that of the rank's collectives, or of its two ranks' messages
+    peer: int | None  # of a message
+    tag: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Pending:
     """The messages of a rank that have been pending for 10 ms or more."""
 
@@ -95,13 +106,14 @@ class Pending:
 
 @dataclasses.dataclass(frozen=True)
 class Device:
-    """Operations of a rank on a GPU, whose calls return before they are carried out."""
+    """Operations of a rank on a GPU, or messages there: their calls return before they are carried out."""
 
     called: int
     done: int
     since_ns: int  # of the oldest one that is not over, as the rest
-    call: str
+    call: str  # "": all are over
     whom: str  # "": it has not waited long
+    missing: tuple[int, ...]  # the ranks that it waits for
 
 
 ANY = 2**32 - 1  # a message of any rank
@@ -120,6 +132,28 @@ class Owed:
     peer: int  # 1 + the rank of the message that it waits for, or ANY; 0: it waits for a call
     operation: str  # of that message, as the tag
     tag: int
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """The end of a rank, which failed the group."""
+
+    rank: int
+    pid: int  # as the group knows it
+    died: bool  # without leaving the group
+    exit_code: int | None
+    signal: int | None
+    exception: str | None  # with its place
+    last_call: int | None  # the number of its newest collective
+
+    def __str__(self) -> str:
+        """ "died, killed by signal 9"."""
+        said = "died" if self.died else "has left the group"
+        if self.exception:
+            return f"{said} because of {self.exception}"
+        if self.signal is not None:
+            return f"{said}, killed by signal {self.signal}"
+        return f"{said}, exit code {self.exit_code}" if self.exit_code is not None else said
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +180,8 @@ class Member:
     segment_bytes: int
     status: int  # 0, or why the group has failed
     reason: str
+    found_by: int | None  # the rank that found the failure; None: it is not known
+    end: End | None  # None: the reason is not the end of a rank, or not known as facts
     entered: int  # numbers of calls
     left: int
     call: Call | None  # the one that runs, or ran last; None: none, or times are not kept
@@ -156,6 +192,8 @@ class Member:
     pending: Pending | None
     owed: Owed
     device: Device | None  # None: it has made no call on a GPU
+    device_messages: Device | None  # None: it has made no send or recv there
+    device_kept: int  # calls and messages on a GPU that it has put on the board
     sums: dict[str, Sum]
     pids: list[int]  # of all ranks, as that process knows them
     global_ranks: list[int]  # -1: not known
@@ -169,6 +207,18 @@ class Member:
     @property
     def in_call(self) -> bool:
         return self.entered != self.left
+
+    @property
+    def sleeps_in_message(self) -> bool:
+        """A thread sleeps until a message is over, and no call runs."""
+        return bool(self.owed.thread and self.owed.peer and not self.in_call and not self.status)
+
+    @property
+    def on_gpu(self) -> Device | None:
+        """What its GPU has not finished: the oldest of calls and messages."""
+        both = (self.device, self.device_messages)
+        found = [device for device in both if device and device.call]
+        return min(found, key=lambda device: device.since_ns, default=None)
 
     @property
     def call_text(self) -> str:
@@ -349,7 +399,7 @@ class Image:
         def look() -> layout.Group:
             return parse(layout.Group, os.pread(self._fd, ctypes.sizeof(layout.Group), offset))
 
-        group = self._steady(look, lambda g: g.messages.number + g.clock_number + g.device.number)
+        group = self._steady(look, _steady_number)
         self._latest = max(self._latest, (group.clock_ticks, group.clock_ns))
         return group
 
@@ -368,6 +418,12 @@ class Image:
         """The same for the records of messages; their number is 0 on a board of an older library."""
         header = self._header
         return int(header.kept_offset), int(header.record_bytes), int(header.kept_count)
+
+    @property
+    def device_records(self) -> tuple[int, int, int]:
+        """The same for the records of a GPU's work."""
+        header = self._header
+        return int(header.device_offset), int(header.record_bytes), int(header.device_count)
 
     def _record(
         self, offset: int, number: int, records: tuple[int, int, int] | None = None
@@ -415,6 +471,8 @@ class Image:
             segment_bytes=group.segment_bytes,
             status=group.status,
             reason=printable(group.reason) if group.status else "",
+            found_by=group.end.finder - 1 if 0 < group.end.finder <= group.world_size else None,
+            end=_end(group),
             entered=group.entered,
             left=group.left,
             call=self.call(record) if record else None,
@@ -424,7 +482,9 @@ class Image:
             slept_ns=group.slept_ns,
             pending=self._pending(group.messages),
             owed=_owed(group),
-            device=_device(group.device),
+            device=_device(group.device, group.world_size),
+            device_messages=_device(group.device_messages, group.world_size),
+            device_kept=group.device_kept,
             sums=self._sums(group.sums),
             pids=list(group.pids[: group.world_size]),
             global_ranks=list(group.global_ranks[: group.world_size]),
@@ -475,6 +535,14 @@ class Image:
             end_ns=self.ns(record.end) if record.end else None,
         )
 
+    def device_call(self, record: Record) -> DeviceCall:
+        """Its times are nanoseconds already."""
+        call = self.call(record._replace(number=record.pair))
+        call = dataclasses.replace(call, begin_ns=record.begin, end_ns=record.end)
+        peer, tag = struct.unpack("<Ii", record.peer.to_bytes(8, "little"))
+        is_message = call.operation in layout.MESSAGES
+        return DeviceCall(record.number, call, peer if is_message else None, tag)
+
     def message(self, record: Record) -> Message:
         kind, dtype, _, status = record.what.to_bytes(8, "little")[:4]
         peer, tag = struct.unpack("<Ii", record.peer.to_bytes(8, "little"))
@@ -514,11 +582,39 @@ class Image:
         }
 
 
-def _device(device: layout.Device) -> Device | None:
+def _steady_number(group: layout.Group) -> int:
+    """Odd while one of its parts changes; each part's number is so, and all only grow."""
+    parts = (group.messages.number, group.clock_number, group.device.number)
+    numbers = (*parts, group.device_messages.number)
+    return int(sum(numbers) * 2 + any(number % 2 for number in numbers))
+
+
+def _device(device: layout.Device, world_size: int) -> Device | None:
     if device.called == 0:
         return None
+    missing = int.from_bytes(bytes(device.missing), "little")
     return Device(
-        device.called, device.done, device.since_ns, printable(device.call), printable(device.whom)
+        device.called,
+        device.done,
+        device.since_ns,
+        printable(device.call),
+        printable(device.whom),
+        tuple(rank for rank in range(world_size) if missing >> rank & 1),
+    )
+
+
+def _end(group: layout.Group) -> End | None:
+    end = group.end
+    if not group.status or not 0 < end.rank <= group.world_size:
+        return None
+    return End(
+        rank=end.rank - 1,
+        pid=end.pid,
+        died=end.died != 0,
+        exit_code=end.code if end.kind == layout.EXIT else None,
+        signal=end.code if end.kind == layout.SIGNAL else None,
+        exception=printable(end.why) or None,
+        last_call=end.last_call or None,
     )
 
 
@@ -589,7 +685,7 @@ def name_of(names: Sequence[str], index: int) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sight:
+class Snapshot:
     """All that was seen at one moment."""
 
     now_ns: int
@@ -662,7 +758,7 @@ class Watcher:
                     self.problems.append(f"the board of process {pid} cannot be opened: {error}")
         return keys
 
-    def look(self) -> Sight:
+    def look(self) -> Snapshot:
         if self._scanned_ns is None or now_ns() - self._scanned_ns >= RESCAN_S * 1e9:
             self.scan()
         members: list[Member] = []
@@ -673,10 +769,10 @@ class Watcher:
                 self.boards.pop(key).close()
             else:
                 members += board.members()
-        return Sight(now_ns(), members, list(self.problems))
+        return Snapshot(now_ns(), members, list(self.problems))
 
 
-def look(pids: Sequence[int] | None = None) -> Sight:
+def look(pids: Sequence[int] | None = None) -> Snapshot:
     """Reads the boards of these processes, or of all."""
     with Watcher(pids) as watcher:
         return watcher.look()

@@ -23,6 +23,7 @@ _MESSAGES_PER_RANK = 256 * _KIB
 _FIRST_PER_RANK = 64 * _KIB  # more than any world needs before its first large operation
 _PROCESSES_PER_RANK = 8  # itself, its threads, some workers
 _PAIRS_SHOWN = 4
+_PIDS_SHOWN = 4
 _OLDEST_DRIVER = 525  # the first one with CUDA 12.0
 
 
@@ -192,22 +193,37 @@ def _shown(root: Path, path: Path) -> str:
 
 
 def check_quota(root: Path, numbers: Numbers) -> Iterator[Verdict]:
-    quota, place = tightest_quota(root)
+    quota, own = tightest_quota(root)
     if quota is None:
         yield Verdict("CPU quota", OK, "none")
-        return
+    else:
+        yield _judge_quota(root, quota, own, numbers.ranks, "ranks")
+    # Running ranks may be in a container, and this command on its host.
+    elsewhere: dict[Path, tuple[float, set[int]]] = {}
+    for pid in {one.pid for one in numbers.running}:
+        quota, place = tightest_quota(root, pid)
+        if quota is not None and place != own:
+            elsewhere.setdefault(place, (quota, set()))[1].add(pid)
+    for place, (quota, pids) in sorted(elsewhere.items()):
+        shown = ", ".join(map(str, sorted(pids)[:_PIDS_SHOWN])) + ", ..." * (
+            len(pids) > _PIDS_SHOWN
+        )
+        what = f"running ranks (process {shown})"
+        yield _judge_quota(root, quota, place, len(pids), what)
+
+
+def _judge_quota(root: Path, quota: float, place: Path, ranks: int, what: str) -> Verdict:
     used_up = _used_up(place)
-    text = f"{quota:g} CPUs ({_shown(root, place)}) for {numbers.ranks} ranks"
+    text = f"{quota:g} CPUs ({_shown(root, place)}) for {ranks} {what}"
     if used_up:
         text += f", used up in {used_up:.0%} of the periods so far"
-    fix = f"docker run --cpus={numbers.ranks}; kubernetes: limits.cpu; or fewer ranks"
-    if numbers.ranks > quota:
+    if ranks > quota:
         text += ": when it is used up, all ranks stand still for up to 100 ms"
-        yield Verdict("CPU quota", FAIL, text, fix)
-    elif used_up > 0.05:
-        yield Verdict("CPU quota", WARN, text, "one thread for each rank (OMP_NUM_THREADS=1)")
-    else:
-        yield Verdict("CPU quota", OK, text)
+        fix = f"docker run --cpus={ranks}; kubernetes: limits.cpu; or fewer ranks"
+        return Verdict("CPU quota", FAIL, text, fix)
+    if used_up > 0.05:
+        return Verdict("CPU quota", WARN, text, "one thread for each rank (OMP_NUM_THREADS=1)")
+    return Verdict("CPU quota", OK, text)
 
 
 def _used_up(group: Path) -> float:

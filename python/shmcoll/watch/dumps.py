@@ -14,6 +14,7 @@ from shmcoll.watch import layout
 from shmcoll.watch.board import (
     BoardError,
     Call,
+    DeviceCall,
     Image,
     Member,
     Message,
@@ -78,6 +79,13 @@ class Dump(Image):
         found = (self._record(offset, number, records) for number in numbers)
         return [self.message(record) for record in found if record]
 
+    def device_calls(self, member: Member) -> list[DeviceCall]:
+        """Its calls and messages on a GPU that have ended, the oldest first; the last 128."""
+        records, newest, offset = self.device_records, member.device_kept, self.offset(member.part)
+        numbers = range(max(1, newest - records[2] + 1), newest + 1) if records[2] else range(0)
+        found = (self._record(offset, number, records) for number in numbers)
+        return [self.device_call(record) for record in found if record]
+
 
 def _read_header(descriptor: int) -> layout.Header:
     found = os.fstat(descriptor)
@@ -108,6 +116,7 @@ def _read_header(descriptor: int) -> layout.Header:
 def _is_sound(header: layout.Header) -> bool:
     records_end = header.record_offset + header.record_count * header.record_bytes
     kept_end = header.kept_offset + header.kept_count * header.record_bytes
+    device_end = header.device_offset + header.device_count * header.record_bytes
     return bool(
         ctypes.sizeof(layout.Header) <= header.header_bytes <= _MOST_BYTES
         and ctypes.sizeof(layout.Group) <= header.record_offset
@@ -116,6 +125,8 @@ def _is_sound(header: layout.Header) -> bool:
         and records_end <= header.group_bytes <= _MOST_BYTES
         and (header.kept_count == 0 or records_end <= header.kept_offset)
         and kept_end <= header.group_bytes
+        and (header.device_count == 0 or kept_end <= header.device_offset)
+        and device_end <= header.group_bytes
         and header.group_count <= _MOST_PARTS
         and header.level < len(layout.LEVELS)
         and header.failed <= header.group_count

@@ -93,15 +93,15 @@ def _write(watcher: Watcher, options: argparse.Namespace) -> int:
         before = ""
     steady = metrics.Steady(before)
     while True:
-        sight = watcher.look()
+        snapshot = watcher.look()
         with text.replaced(options.textfile) as file:
-            file.write(metrics.render(steady.apply(metrics.samples(sight))))
+            file.write(metrics.render(steady.apply(metrics.samples(snapshot))))
         if options.once:
-            for problem in sight.problems:
+            for problem in snapshot.problems:
                 print(f"note: {problem}")
-            if not sight.members:
+            if not snapshot.members:
                 print("\n".join(text.nothing(options.pids)))
-            return EXIT_WRITTEN if sight.members else EXIT_NOTHING
+            return EXIT_WRITTEN if snapshot.members else EXIT_NOTHING
         time.sleep(options.every)
 
 

@@ -2,24 +2,30 @@
 """Dumps in the form of torch's flight recorder, for its analyser (torchfrtrace).
 
 The analyser knows the names of backends, and ours is not among them: the files say gloo. It compares the
-calls of a number on all ranks, so calls that not all dumps have kept are left out.
+calls of a number on all ranks, so calls that not all dumps have kept are left out. It also expects a message on
+all ranks of its group, so the messages of two ranks stand in a group of these two.
 """
 
 from __future__ import annotations
 
 import pickle
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shmcoll.watch import flight_messages
 from shmcoll.watch.board import Call, Member
+from shmcoll.watch.flight_messages import Side
 
 if TYPE_CHECKING:
     from shmcoll.watch.postmortem import Report, Seat
 
 VERSION = "2.10"  # of the form, as torch 2.13 writes it
 PREFIX = "shmcoll_rank_"
+
+Entry = dict[str, Any]
 
 # Our names that torch spells otherwise.
 _OPERATIONS = {
@@ -72,23 +78,64 @@ def write(folder: Path, reports: Sequence[Report]) -> list[str]:
 def files(reports: Sequence[Report]) -> dict[int, dict[str, Any]]:
     """By the rank of the job: what torch's recorder would have written there."""
     names = Counter(report.group_name for report in reports)
-    entries: dict[int, list[dict[str, Any]]] = {}
-    groups: dict[int, dict[str, Any]] = {}
+    entries: dict[int, list[Entry]] = defaultdict(list)
+    groups: dict[int, dict[str, Any]] = defaultdict(dict)
     for number, report in enumerate(reports):
-        group = report.group
         name = report.group_name
         if names[name] > 1:
-            name += f".{group.nonce.hex()[:8]}"
-        members = [_global(report, rank) for rank in range(group.world_size)]
-        facts = {"name": name, "desc": group.name, "ranks": str(members)}
-        first = max((min(seat.calls, default=1) for seat in report.seats.values()), default=1)
-        for rank, seat in report.seats.items():
-            mine = entries.setdefault(_global(report, rank), [])
-            groups.setdefault(_global(report, rank), {})[name] = facts
-            for call in seat.calls.values():
-                if call.number >= first:
-                    mine.append(_entry(seat, call, number, (name, group.name)))
-    return {rank: _file(mine, groups[rank]) for rank, mine in sorted(entries.items())}
+            name += f".{report.group.nonce.hex()[:8]}"
+        seated = [_global(report, rank) for rank in report.seats]
+        for group in [_whole(report, name), *_pairs(report, name)]:
+            for rank in set(seated).intersection(group.members):
+                groups[rank][group.name] = group.facts()
+            for rank, entry in group.entries:
+                entry["pg_id"], entry["process_group"] = number, (group.name, group.description)
+                entries[rank].append(entry)
+    return {rank: _file(entries[rank], groups[rank]) for rank in sorted(groups)}
+
+
+@dataclass(frozen=True)
+class _Group:
+    """As the analyser sees it: a group, or two of its ranks with their messages."""
+
+    name: str
+    description: str
+    members: list[int]  # by their ranks of the job
+    entries: list[tuple[int, Entry]]  # with the rank of the job
+
+    def facts(self) -> dict[str, str]:
+        return {"name": self.name, "desc": self.description, "ranks": str(self.members)}
+
+
+def _whole(report: Report, name: str) -> _Group:
+    group = report.group
+    first = max((min(seat.calls, default=1) for seat in report.seats.values()), default=1)
+    entries = [
+        (_global(report, rank), _call_entry(seat, call))
+        for rank, seat in report.seats.items()
+        for call in seat.calls.values()
+        if call.number >= first
+    ]
+    members = [_global(report, rank) for rank in range(group.world_size)]
+    return _Group(name, group.name, members, entries)
+
+
+def _pairs(report: Report, name: str) -> Iterator[_Group]:
+    """The messages of each two ranks."""
+    for pair, messages in flight_messages.find(report).items():
+        members = sorted(_global(report, rank) for rank in pair)
+        entries = [
+            (_global(report, side.rank), _message_entry(report, side, members, number))
+            for number, message in enumerate(messages, 1)
+            for side in message
+        ]
+        low, high = members
+        yield _Group(
+            f"{name}:{low}-{high}",
+            f"{report.group.name}, messages of ranks {low} and {high}",
+            members,
+            entries,
+        )
 
 
 def _global(report: Report, rank: int) -> int:
@@ -96,7 +143,7 @@ def _global(report: Report, rank: int) -> int:
     return rank if known is None else known
 
 
-def _file(entries: list[dict[str, Any]], groups: dict[str, Any]) -> dict[str, Any]:
+def _file(entries: list[Entry], groups: dict[str, Any]) -> dict[str, Any]:
     entries.sort(key=lambda entry: entry["time_created_ns"])
     for index, entry in enumerate(entries):
         entry["record_id"] = index
@@ -120,31 +167,52 @@ def _file(entries: list[dict[str, Any]], groups: dict[str, Any]) -> dict[str, An
     }
 
 
-def _entry(seat: Seat, call: Call, group: int, names: tuple[str, str]) -> dict[str, Any]:
+def _call_entry(seat: Seat, call: Call) -> Entry:
     inputs, outputs = _sizes(call, seat.member)
-    done = call.end_ns is not None and call.status == 0
-    unix_ns = seat.dump.written_unix_ns - seat.dump.written_ns  # to add to CLOCK_MONOTONIC
+    end_ns = call.end_ns if call.status == 0 else None
     return {
-        "record_id": 0,
-        "pg_id": group,
-        "process_group": names,
+        **_entry(seat, call.begin_ns, end_ns, call.dtype),
         "collective_seq_id": call.number,
         "p2p_seq_id": 0,
         "op_id": call.number,
         "profiling_name": f"gloo:{_OPERATIONS.get(call.operation, call.operation)}",
-        "time_created_ns": call.begin_ns + unix_ns,
         "duration_ms": (call.end_ns - call.begin_ns) / 1e6 if call.end_ns else None,
-        "frames": [],
         "input_sizes": [inputs],
-        "input_dtypes": [_DTYPES.get(call.dtype, "Byte")],
         "output_sizes": [outputs],
-        "output_dtypes": [_DTYPES.get(call.dtype, "Byte")],
-        "state": "completed" if done else "started",
-        "time_discovered_started_ns": call.begin_ns + unix_ns,
-        "time_discovered_completed_ns": call.end_ns + unix_ns if call.end_ns and done else None,
-        "retired": done,
-        "timeout_ms": seat.member.timeout_ns // 1_000_000,
         "is_p2p": False,
+    }
+
+
+def _message_entry(report: Report, side: Side, members: list[int], number: int) -> Entry:
+    """Both sides of a message have that number. The analyser takes ranks for places in their group."""
+    me, peer = (members.index(_global(report, rank)) for rank in (side.rank, side.peer))
+    return {
+        **_entry(report.seats[side.rank], side.begin_ns, side.end_ns, side.dtype),
+        "collective_seq_id": number,
+        "p2p_seq_id": number,
+        "op_id": number,
+        "profiling_name": f"gloo:{side.operation} {me}{'->' if side.operation == 'send' else '<-'}{peer}",
+        "duration_ms": (side.end_ns - side.begin_ns) / 1e6 if side.end_ns else None,
+        "input_sizes": [[side.count]],
+        "output_sizes": [[side.count]],
+        "is_p2p": True,
+    }
+
+
+def _entry(seat: Seat, begin_ns: int, end_ns: int | None, dtype: str) -> Entry:
+    """What calls and messages have in common. end_ns: None, if it is not over, or has failed."""
+    unix_ns = seat.dump.written_unix_ns - seat.dump.written_ns  # to add to CLOCK_MONOTONIC
+    return {
+        "record_id": 0,
+        "time_created_ns": begin_ns + unix_ns,
+        "frames": [],
+        "input_dtypes": [_DTYPES.get(dtype, "Byte")],
+        "output_dtypes": [_DTYPES.get(dtype, "Byte")],
+        "state": "started" if end_ns is None else "completed",
+        "time_discovered_started_ns": begin_ns + unix_ns,
+        "time_discovered_completed_ns": None if end_ns is None else end_ns + unix_ns,
+        "retired": end_ns is not None,
+        "timeout_ms": seat.member.timeout_ns // 1_000_000,
         "thread_id": "",
         "thread_name": "",
     }

@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections import defaultdict
 
-from shmcoll.watch.board import Member, Sight
+from shmcoll.watch.board import End, Member, Snapshot
 
 _SECOND = 1e9
 
@@ -32,8 +32,13 @@ class Group:
     def failure(self) -> Member | None:
         """A rank that knows the group's failure: the one that found it, if it is there."""
         failed = [member for member in self.members.values() if member.status]
-        finders = [member for member in failed if "(found by" not in member.reason]
+        finders = [member for member in failed if member.found_by == member.rank]
         return next(iter(finders + failed), None)
+
+    def end_of(self, rank: int) -> End | None:
+        """What other ranks know of the end of that one, if it failed the group."""
+        known = [m.end for m in self.members.values() if m.end and m.end.rank == rank]
+        return max(known, key=_worth, default=None)
 
     @property
     def age_seconds(self) -> float:
@@ -51,12 +56,15 @@ class Group:
         """The rank's process: as this process sees it, or as the group knows it; None: not known."""
         if rank in self.members:
             return self.members[rank].process.pid
-        known = [m.pids[rank] for m in self.members.values() if m.pids[rank] > 0]
-        return next(iter(known), None)
+        return next((pid for pid in self._told(rank, "pids") if pid > 0), None)
 
     def global_rank(self, rank: int) -> int | None:
-        known = [m.global_ranks[rank] for m in self.members.values() if m.global_ranks[rank] >= 0]
-        return next(iter(known), None)
+        return next((known for known in self._told(rank, "global_ranks") if known >= 0), None)
+
+    def _told(self, rank: int, name: str) -> list[int]:
+        """What members say of the rank. Of a damaged dump one may know fewer ranks than it names."""
+        lists = [getattr(member, name) for member in self.members.values()]
+        return [each[rank] for each in lists if rank < len(each)]
 
     def name_rank(self, rank: int) -> str:
         """ "rank 2"; or "rank 5 (2 here)" where the job numbers it otherwise."""
@@ -76,10 +84,19 @@ class Group:
         return [r for r, other in sorted(self.members.items()) if other.entered < member.entered]
 
 
-def gather(sight: Sight) -> list[Group]:
+def _worth(end: End) -> tuple[bool, bool]:
+    """Which ranks could see how a process ended differs: it may have been waited for before."""
+    return end.exception is not None, (end.signal or end.exit_code) is not None
+
+
+def end_json(end: End | None) -> dict[str, object] | None:
+    return dataclasses.asdict(end) if end else None
+
+
+def gather(snapshot: Snapshot) -> list[Group]:
     """The groups, the oldest first. While a group is made its ranks have its name alone in common."""
     parts: dict[tuple[object, ...], dict[int, Member]] = defaultdict(dict)
-    for member in sight.members:
+    for member in snapshot.members:
         key: tuple[object, ...] = (member.nonce,)
         if member.making:
             key = (member.name, member.world_size)
@@ -89,5 +106,7 @@ def gather(sight: Sight) -> list[Group]:
     groups = []
     for members in parts.values():
         any_member = next(iter(members.values()))
-        groups.append(Group(any_member.description, any_member.world_size, members, sight.now_ns))
+        groups.append(
+            Group(any_member.description, any_member.world_size, members, snapshot.now_ns)
+        )
     return sorted(groups, key=lambda group: -group.age_seconds)

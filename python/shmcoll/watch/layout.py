@@ -7,7 +7,7 @@ import ctypes
 from ctypes import c_char, c_int32, c_uint8, c_uint32, c_uint64
 
 MAGIC = int.from_bytes(b"shmboard", "little")
-VERSION = 2
+VERSION = 3
 KINDS = 16
 MAX_WORLD = 256
 
@@ -102,6 +102,8 @@ class Header(ctypes.Structure):
         ("job", c_char * 64),
         ("kept_offset", c_uint32),
         ("kept_count", c_uint32),
+        ("device_offset", c_uint32),
+        ("device_count", c_uint32),
     ]
 
 
@@ -137,7 +139,7 @@ class Messages(ctypes.Structure):
 
 
 class Device(ctypes.Structure):
-    """Operations on a GPU."""
+    """Operations on a GPU, or messages there."""
 
     _fields_ = [
         ("number", c_uint64),
@@ -146,6 +148,7 @@ class Device(ctypes.Structure):
         ("since_ns", c_uint64),
         ("call", c_char * 128),
         ("whom", c_char * 256),
+        ("missing", c_uint8 * (MAX_WORLD // 8)),
     ]
 
 
@@ -159,6 +162,24 @@ class Block(ctypes.Structure):
         ("kind", c_uint32),
         ("tag", c_uint32),
         ("reserved", c_uint32),
+    ]
+
+
+UNKNOWN_END, EXIT, SIGNAL = range(3)  # how a process has ended
+
+
+class End(ctypes.Structure):
+    """Whose end has failed the group."""
+
+    _fields_ = [
+        ("finder", c_uint32),
+        ("rank", c_uint32),
+        ("pid", c_int32),
+        ("died", c_uint32),
+        ("kind", c_uint32),
+        ("code", c_int32),
+        ("last_call", c_uint64),
+        ("why", c_char * 96),
     ]
 
 
@@ -204,8 +225,11 @@ class Group(ctypes.Structure):
         ("fill_3", c_uint8 * 64),
         ("sums", Sum * KINDS),
         ("device", Device),
+        ("device_messages", Device),
+        ("device_kept", c_uint64),
         ("kept_messages", c_uint64),
-        ("fill_4", c_uint8 * 2264),
+        ("end", End),
+        ("fill_4", c_uint8 * 1648),
         ("pids", c_int32 * MAX_WORLD),
         ("global_ranks", c_int32 * MAX_WORLD),
         ("waited_ns", c_uint64 * MAX_WORLD),

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 from shmcoll.watch import board, layout
-from shmcoll.watch.board import Member, Sight
+from shmcoll.watch.board import Member, Snapshot
 from shmcoll.watch.groups import Group, gather
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -78,13 +78,13 @@ class Steady:
         return result
 
 
-def samples(sight: Sight) -> list[Sample]:
-    processes = {member.process.pid for member in sight.members}
+def samples(snapshot: Snapshot) -> list[Sample]:
+    processes = {member.process.pid for member in snapshot.members}
     found = [
         Sample("shmcoll_boards", (), len(processes)),
-        Sample("shmcoll_unreadable_boards", (), len(sight.problems)),
+        Sample("shmcoll_unreadable_boards", (), len(snapshot.problems)),
     ]
-    for group in gather(sight):
+    for group in gather(snapshot):
         found += _group_samples(group)
     return found
 

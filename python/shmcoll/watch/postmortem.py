@@ -6,18 +6,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import re
 import shutil
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from shmcoll.watch import board, dumps, flight, layout, text
+from shmcoll.watch import board, dumps, flight, layout, status, text
 from shmcoll.watch.blame import judge
-from shmcoll.watch.board import Call, Member, Message, Sight
+from shmcoll.watch.board import Call, DeviceCall, Member, Message, Snapshot
 from shmcoll.watch.dumps import Dump
-from shmcoll.watch.groups import Group, gather
+from shmcoll.watch.groups import Group, end_json, gather
 from shmcoll.watch.parser import EXIT_USAGE, Parser
 from shmcoll.watch.table import Column, Row, layout as lay_out, plain
 from shmcoll.watch.text import EXIT_NOTHING, duration
@@ -93,6 +92,7 @@ class Seat:
     member: Member
     calls: dict[int, Call]  # by number; the last 256
     messages: list[Message]  # that waited or were large, the oldest first; the last 256
+    device: list[DeviceCall]  # calls and messages on a GPU that have ended; the last 128
 
 
 @dataclasses.dataclass
@@ -163,12 +163,16 @@ def make_reports(found: Sequence[Dump]) -> list[Report]:
             if key not in best or worth > best[key][0]:
                 best[key] = worth, dump, member
     owners = {id(member): dump for _, dump, member in best.values()}
-    groups = gather(Sight(0, [member for _, _, member in best.values()], []))
+    groups = gather(Snapshot(0, [member for _, _, member in best.values()], []))
     reports = []
     for group in groups:
         seats = {
             rank: Seat(
-                dump := owners[id(member)], member, dump.calls(member), dump.messages(member)
+                dump := owners[id(member)],
+                member,
+                dump.calls(member),
+                dump.messages(member),
+                dump.device_calls(member),
             )
             for rank, member in sorted(group.members.items())
         }
@@ -220,9 +224,9 @@ def _report_lines(index: int, report: Report) -> Iterator[str]:
     state = "being made" if group.making else "failed" if group.failure else "had not failed"
     yield f'GROUP {index} "{group.name}" · {group.world_size} ranks · {state}'
     if group.failure:
-        status = board.name_of(layout.STATUSES, group.failure.status)
-        yield f"  {status}: {group.failure.reason}"
-    elif number is None and not any(seat.member.pending for seat in report.seats.values()):
+        kind = board.name_of(layout.STATUSES, group.failure.status)
+        yield f"  {kind}: {group.failure.reason}"
+    elif number is None and not any(_has_more(seat) for seat in report.seats.values()):
         without = f"; no dump of {text.ranks(group, absent)}" if absent else ""
         yield f"  the dumps show the same calls, the last one is #{report.newest}{without}"
         return
@@ -236,8 +240,13 @@ def _report_lines(index: int, report: Report) -> Iterator[str]:
         yield f"  -> the calls differ from #{min(report.differing)} on"
 
 
+def _has_more(seat: Seat) -> bool:
+    """Than calls: messages that were pending, or work on a GPU."""
+    return seat.member.pending is not None or bool(seat.device or seat.member.on_gpu)
+
+
 def _absent_lines(report: Report) -> Iterator[str]:
-    known = [rank for rank in report.group.absent if _said_of(report, rank)]
+    known = [rank for rank in report.group.absent if report.group.end_of(rank)]
     rest = [rank for rank in report.group.absent if rank not in known]
     if known:
         yield f"  -> no dump of {text.ranks(report.group, known)}, which ended before the others failed"
@@ -334,6 +343,8 @@ def _rank_lines(report: Report) -> Iterator[str]:
             yield f"  {group.name_rank(rank)}  pid {pid or '?'}  {_what(report, seat, rank)}"
             if seat and seat.messages:
                 yield f"          {_last_message(group, seat)}"
+            if seat and seat.device:
+                yield f"          {_last_on_gpu(seat)}"
     if plain_ranks > _MOST_RANKS:
         yield f"  and {plain_ranks - _MOST_RANKS} more ranks like these"
 
@@ -349,15 +360,25 @@ def _last_message(group: Group, seat: Seat) -> str:
     return f"last message kept: {last.operation} {said}, tag {last.tag}{failed}; took {took}, ended {ago} before"
 
 
+def _last_on_gpu(seat: Seat) -> str:
+    """ "last on its GPU: all_reduce #7 (float32[8], sum), ended 2.0 s before"."""
+    last = seat.device[-1]
+    ago = _since(seat.dump.written_ns, last.call.end_ns or 0)
+    peer = "" if last.peer is None else f" with rank {last.peer}"
+    return f"last on its GPU: {last.call}{peer}, ended {ago} before"
+
+
 def _said_of(report: Report, rank: int) -> str:
     """What the other ranks' dumps say of a rank that has left none: how it went, and its last call."""
-    name, pid = report.group.name_rank(rank), report.group.pid(rank)
-    start = re.compile(
-        rf"{re.escape(name)} \(pid {pid}\) (died|has left the group)([^;]*)(; its last call was [^;]*)?"
-    )
-    reasons = (seat.member.reason for seat in report.seats.values() if seat.member.reason)
-    found = next((match for each in reasons if (match := start.search(each))), None)
-    return f"; {found[0]}".replace(f"{name} (pid {pid}) ", "", 1) if found else ""
+    end = report.group.end_of(rank)
+    if end is None:
+        return ""
+    if end.last_call is None:
+        return f"; {end}; it had made no call"
+    # Ranks of one number have made one call, or their calls would not have ended.
+    others = [seat.calls.get(end.last_call) for seat in report.seats.values()]
+    call = next((call for call in others if call), None)
+    return f"; {end}; its last call was {call or f'#{end.last_call}'}"
 
 
 def _what(report: Report, seat: Seat | None, rank: int) -> str:
@@ -382,7 +403,10 @@ def _what(report: Report, seat: Seat | None, rank: int) -> str:
             said = f"not in a call for {_since(now_ns, call.end_ns)}; {said}"
     if not member.has_times:
         said += "; kept no calls (SHMCOLL_BOARD=counts, or its clock)"
-    return said + (f"; {text.pending(group, member)}" if member.pending else "")
+    parts = status.device_texts(group, member)
+    if not parts or member.entered:
+        parts.insert(0, said)
+    return "; ".join([*parts, *([text.pending(group, member)] if member.pending else [])])
 
 
 def _since(now_ns: int, ns: int) -> str:
@@ -423,6 +447,7 @@ def _report_json(report: Report) -> dict[str, object]:
         "state": "making" if group.making else "failed" if failure else "made",
         "status": board.name_of(layout.STATUSES, failure.status) if failure else None,
         "reason": failure.reason if failure else None,
+        "found_by": failure.found_by if failure else None,
         "newest": report.newest,
         "difference": report.difference,
         "not_come": report.not_come,
@@ -438,6 +463,7 @@ def _seat_json(report: Report, rank: int) -> dict[str, object]:
         "global_rank": group.global_rank(rank),
         "pid": group.pid(rank),
         "text": _what(report, seat, rank),
+        "ended": end_json(group.end_of(rank)),
         "file": str(seat.dump.path) if seat else None,
     }
     if seat is None:
@@ -464,5 +490,11 @@ def _seat_json(report: Report, rank: int) -> dict[str, object]:
                 "status": board.name_of(layout.STATUSES, message.status),
             }
             for message in seat.messages
+        ],
+        "device": status.device_json(group, member.device),
+        "device_messages": status.device_json(group, member.device_messages),
+        "device_calls": [
+            {**dataclasses.asdict(each.call), "peer": each.peer, "tag": each.tag}
+            for each in seat.device
         ],
     }

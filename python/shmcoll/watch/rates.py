@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 
-from shmcoll.watch.board import BoardError, Member, Record, Sight, Watcher
+from shmcoll.watch.board import BoardError, Member, Record, Snapshot, Watcher
 from shmcoll.watch.groups import Group, gather
 from shmcoll.watch.rings import Ring
 
@@ -50,7 +50,7 @@ class Lateness:
 class Frame:
     """All that one look shows."""
 
-    sight: Sight
+    snapshot: Snapshot
     groups: list[Group]
     interval_s: float
     rates: dict[tuple[int, int, int], Rate]  # by Member.key
@@ -123,17 +123,17 @@ class Rates:
         self._now_ns = 0
 
     def look(self) -> Frame:
-        sight = self._watcher.look()
-        groups = gather(sight)
-        now = {member.key: member for member in sight.members}
+        snapshot = self._watcher.look()
+        groups = gather(snapshot)
+        now = {member.key: member for member in snapshot.members}
         rates = {
             key: _rate(self._before[key], member)
             for key, member in now.items()
             if key in self._before
         }
-        interval = (sight.now_ns - self._now_ns) / 1e9 if self._now_ns else 0.0
-        self._before, self._now_ns = now, sight.now_ns
-        return Frame(sight, groups, interval, rates, self._lateness(groups))
+        interval = (snapshot.now_ns - self._now_ns) / 1e9 if self._now_ns else 0.0
+        self._before, self._now_ns = now, snapshot.now_ns
+        return Frame(snapshot, groups, interval, rates, self._lateness(groups))
 
     def _lateness(self, groups: list[Group]) -> dict[bytes, Lateness]:
         made = [group for group in groups if not group.making and group.world_size > 1]

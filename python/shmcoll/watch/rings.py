@@ -24,6 +24,15 @@ class _Head(NamedTuple):
     left: int
 
 
+def in_turn(ended: list[Record]) -> list[Record]:
+    """The end of a short call is an estimate (BOARD-19), but a call ends before the next one begins."""
+    following = {record.number - 1: record.begin for record in ended}
+    return [
+        record._replace(end=min(record.end, following.get(record.number, record.end)))
+        for record in ended
+    ]
+
+
 class Ring:
     """The records of one rank of a group that has been made."""
 
@@ -102,11 +111,15 @@ class Ring:
     def _ended(self, newest: int, copies: list[bytes]) -> list[Record]:
         oldest = max(1, self._taken or 0, newest - self.record_count + 1)
         found = [self._record(number, copies) for number in range(oldest, newest + 1)]
-        return [
+        ended = [
             record
             for record in found
             if record and record.end and (record.number, record.begin) != (self._taken, self._begin)
         ]
+        return self._in_turn(ended)
+
+    def _in_turn(self, ended: list[Record]) -> list[Record]:
+        return in_turn(ended)
 
     def _record(self, number: int, copies: list[bytes]) -> Record | None:
         """The record of that call, if its number and begin stood there before and after the second copy of
@@ -122,13 +135,26 @@ class Ring:
 class MessageRing(Ring):
     """The same for the messages that the board keeps. They get their numbers when they end."""
 
+    _kept = layout.Group.kept_messages.offset
+
     def _records(self) -> tuple[int, int, int]:
         return self.board.kept_records
+
+    def _in_turn(self, ended: list[Record]) -> list[Record]:
+        return ended
 
     def _head(self) -> _Head:
         head = super()._head()
         if self.record_count == 0:  # the board of an older library
             return head._replace(entered=0, left=0)
-        data = self.board.read(self.part, layout.Group.kept_messages.offset, _KEPT.size)
-        (kept,) = _KEPT.unpack(data)
+        (kept,) = _KEPT.unpack(self.board.read(self.part, self._kept, _KEPT.size))
         return head._replace(entered=kept, left=kept)
+
+
+class DeviceRing(MessageRing):
+    """The same for collectives and messages on a GPU."""
+
+    _kept = layout.Group.device_kept.offset
+
+    def _records(self) -> tuple[int, int, int]:
+        return self.board.device_records

@@ -242,6 +242,7 @@ def _heads(groups: Sequence[Group], pid: int) -> list[str]:
         if member.process.pid == pid
     ]
     busy = [one for one in parts if one[1].in_call or one[1].making or one[1].pending]
+    busy += [one for one in parts if one not in busy and one[1].on_gpu]
     heads = [
         f'{group.name_rank(member.rank)} of "{group.name}", pid {pid}: '
         f"{status._what(group, member.rank)}"

@@ -7,10 +7,10 @@ import argparse
 import json
 from collections.abc import Sequence
 
-from shmcoll.watch import board, layout, text
+from shmcoll.watch import board, layout, text, unseen
 from shmcoll.watch.blame import Culprit, Verdict, judge
-from shmcoll.watch.board import Device, Member, Sight
-from shmcoll.watch.groups import Group, gather
+from shmcoll.watch.board import Device, Member, Snapshot
+from shmcoll.watch.groups import Group, end_json, gather
 from shmcoll.watch.parser import EXIT_USAGE
 from shmcoll.watch.text import EXIT_NOTHING, STATES, duration
 
@@ -28,13 +28,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    sight = board.look(options.pids or None)
-    groups = gather(sight)
+    snapshot = board.look(options.pids or None)
+    groups = gather(snapshot)
+    if groups or options.json:  # else nothing() says it
+        shown = {member.process.pid for member in snapshot.members}
+        snapshot.problems.extend(unseen.sentences(shown, options.pids or None))
     verdict = judge(groups, options.late)
     if options.json:
-        print(json.dumps(_as_json(sight, groups, verdict), indent=2))
+        print(json.dumps(_as_json(snapshot, groups, verdict), indent=2))
     else:
-        print("\n".join(_lines(sight, groups, verdict, options)))
+        print("\n".join(_lines(snapshot, groups, verdict, options)))
     return exit_code(groups, verdict, options.late)
 
 
@@ -62,7 +65,8 @@ def exit_code(groups: list[Group], verdict: Verdict, late: float) -> int:
 
 def _is_late(group: Group, late: float) -> bool:
     """Late in a way that no wait of a thread shows."""
-    devices = [member.device for member in group.members.values() if member.device]
+    members = group.members.values()
+    devices = [each for m in members for each in (m.device, m.device_messages) if each]
     return (group.making and group.age_seconds >= late) or any(
         device.call and group.seconds_since(device.since_ns) >= late for device in devices
     )
@@ -72,9 +76,9 @@ def _is_late(group: Group, late: float) -> bool:
 
 
 def _lines(
-    sight: Sight, groups: list[Group], verdict: Verdict, options: argparse.Namespace
+    snapshot: Snapshot, groups: list[Group], verdict: Verdict, options: argparse.Namespace
 ) -> list[str]:
-    lines = [f"note: {problem}" for problem in sight.problems]
+    lines = [f"note: {problem}" for problem in snapshot.problems]
     if not groups:
         return lines + text.nothing(options.pids)
     for index, group in enumerate(groups):
@@ -114,11 +118,10 @@ def _what(group: Group, rank: int) -> str:
     if member.status:
         return f"knows that the group has failed: {member.reason}"
     texts = [_call_text(group, member)]
-    device = member.device
-    if device and member.entered == 0:
+    on_gpu = device_texts(group, member)
+    if on_gpu and member.entered == 0:
         texts = []  # all its calls are on the GPU
-    if device:
-        texts.append(_device_text(group, device))
+    texts += on_gpu
     if member.pending:
         texts.append(text.pending(group, member))
     if member.process.state in "TtZX":
@@ -126,9 +129,17 @@ def _what(group: Group, rank: int) -> str:
     return "; ".join(texts)
 
 
-def _device_text(group: Group, device: Device) -> str:
+def device_texts(group: Group, member: Member) -> list[str]:
+    """What its GPU does: calls, and messages."""
+    kinds = ((member.device, "call"), (member.device_messages, "message"))
+    return [_device_text(group, device, kind) for device, kind in kinds if device]
+
+
+def _device_text(group: Group, device: Device, kind: str) -> str:
     if not device.call:
-        return f"its {device.done} calls on the GPU are over"
+        if device.done == 1:
+            return f"its {kind} on the GPU is over"
+        return f"its {device.done} {kind}s on the GPU are over"
     lasted = duration(group.seconds_since(device.since_ns))
     text = f"on the GPU {device.call} has been under way for {lasted}"
     if device.whom:
@@ -184,10 +195,10 @@ def _culprit_text(culprit: Culprit) -> str:
 # ---- JSON ----
 
 
-def _as_json(sight: Sight, groups: list[Group], verdict: Verdict) -> dict[str, object]:
+def _as_json(snapshot: Snapshot, groups: list[Group], verdict: Verdict) -> dict[str, object]:
     return {
         "schema": 1,
-        "problems": sight.problems,
+        "problems": snapshot.problems,
         "waited_for": [
             {
                 "group": culprit.group.nonce.hex(),
@@ -210,6 +221,7 @@ def _group_json(group: Group) -> dict[str, object]:
         "world_size": group.world_size,
         "state": "making" if group.making else "failed" if failure else "made",
         "reason": failure.reason if failure else None,
+        "found_by": failure.found_by if failure else None,
         "age_s": round(group.age_seconds, 6),
         "ranks": [_rank_json(group, rank) for rank in range(group.world_size)],
     }
@@ -222,10 +234,11 @@ def _rank_json(group: Group, rank: int) -> dict[str, object]:
         "global_rank": group.global_rank(rank),
         "pid": group.pid(rank),
         "text": _what(group, rank),
+        "ended": end_json(group.end_of(rank)),
     }
     if member is None:
         return {**facts, "board": False}
-    call, pending, device = member.call, member.pending, member.device
+    call, pending = member.call, member.pending
     waits = member.waits_for is not None
     return {
         **facts,
@@ -251,15 +264,8 @@ def _rank_json(group: Group, rank: int) -> dict[str, object]:
             "bytes": pending.bytes,
             "age_s": round(group.seconds_since(pending.since_ns), 6),
         },
-        "device": None
-        if device is None
-        else {
-            "called": device.called,
-            "done": device.done,
-            "call": device.call or None,
-            "waits_for": device.whom or None,
-            "age_s": round(group.seconds_since(device.since_ns), 6) if device.call else None,
-        },
+        "device": device_json(group, member.device),
+        "device_messages": device_json(group, member.device_messages),
         "late_lines": member.late,
         "slept_s": round(member.slept_ns / 1e9, 6),
         "slept_for_s": [round(ns / 1e9, 6) for ns in member.waited_ns],
@@ -271,4 +277,17 @@ def _rank_json(group: Group, rank: int) -> dict[str, object]:
             }
             for name, each in member.sums.items()
         },
+    }
+
+
+def device_json(group: Group, device: Device | None) -> dict[str, object] | None:
+    if device is None:
+        return None
+    return {
+        "called": device.called,
+        "done": device.done,
+        "call": device.call or None,
+        "waits_for": device.whom or None,
+        "missing": list(device.missing) if device.call else [],
+        "age_s": round(group.seconds_since(device.since_ns), 6) if device.call else None,
     }

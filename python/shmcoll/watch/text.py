@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from shmcoll.watch import board
+from shmcoll.watch import board, unseen
 from shmcoll.watch.board import Call, Member
 from shmcoll.watch.groups import Group
 from shmcoll.watch.parser import Parser
@@ -100,11 +100,16 @@ def replaced(path: Path) -> Iterator[IO[str]]:
         raise
 
 
+_WHAT_SHOWS = (
+    "A process shows its groups if SHMCOLL_BOARD is not off, and to its own user and root alone."
+)
+
+
 def nothing(pids: Sequence[int]) -> list[str]:
     where = f"process {', '.join(map(str, pids))}" if pids else f"{_visible()} processes"
     return [
         f"no shmcoll group in {where} (looked at the descriptors that user {os.geteuid()} may read).",
-        "A process shows its groups if SHMCOLL_BOARD is not off, and to its own user and root alone.",
+        *(unseen.sentences((), pids or None) or [_WHAT_SHOWS]),
     ]
 
 
@@ -149,15 +154,22 @@ def ranks(group: Group, some: Sequence[int]) -> str:
 
 def absent(group: Group, rank: int) -> str:
     """About a rank without a board."""
-    pid = group.pid(rank)
+    pid, end = group.pid(rank), group.end_of(rank)
     found = board.read_process(pid) if pid else None
     if group.making:
         return "has not come"
+    if end is not None:
+        return str(end)
     if pid is None:
         return "not visible from here"
     if found is None or found[1] in "ZX":
         return "DEAD, or it has left the group"
-    return f"has left the group, or its board is off; process: {STATES.get(found[1], found[1])}"
+    state = STATES.get(found[1], found[1])
+    if unseen.is_unseen(pid):
+        return f"cannot be seen: it has no board; process: {state}"
+    if any(member.nonce == group.nonce for member in board.look([pid]).members):
+        return f"was not looked at; process: {state}"
+    return f"has left the group, or its board is off; process: {state}"
 
 
 def short_call(call: Call) -> str:

@@ -101,7 +101,7 @@ def _print_nothing(frame: Frame, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(views.as_json(frame)))
     else:
-        notes = [f"note: {problem}" for problem in frame.sight.problems]
+        notes = [f"note: {problem}" for problem in frame.snapshot.problems]
         print("\n".join([*notes, *text.nothing(options.pids)]))
     return EXIT_NOTHING
 
@@ -173,7 +173,7 @@ class _Live:
 
     def _press(self, key: str, frame: Frame) -> None:
         if key == "s":
-            raise _Stacks(sorted({member.process.pid for member in frame.sight.members}))
+            raise _Stacks(sorted({member.process.pid for member in frame.snapshot.members}))
         if key in views.VIEWS:
             self._key = "r" if key == self._key else key
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from shmcoll.watch import board, layout, text
-from shmcoll.watch.board import Member, Message, Record, Watcher, now_ns
+from shmcoll.watch.board import Call, DeviceCall, Member, Message, Record, Watcher, now_ns
 from shmcoll.watch.parser import EXIT_USAGE
-from shmcoll.watch.rings import MessageRing, Ring
+from shmcoll.watch.rings import DeviceRing, MessageRing, Ring, in_turn
 from shmcoll.watch.text import EXIT_NOTHING
 
 EXIT_WRITTEN = 0
@@ -92,11 +92,22 @@ def _run(options: argparse.Namespace) -> int:
     print(
         f"{options.output}: {said['calls']} calls of {len(said['ranks'])} ranks, {said['lost']} lost"
         + (f"; {said['messages']} messages, {said['messages_lost']} lost" * (said["messages"] > 0))
+        + (
+            f"; {said['gpu_calls']} calls and messages on GPUs, {said['gpu_calls_lost']} lost"
+            * (said["gpu_calls"] > 0)
+        )
     )
     return EXIT_FAILED if joined.problems else EXIT_WRITTEN
 
 
 # ---- traces of torch's profiler ----
+
+
+def _arguments_of(call: Call) -> dict[str, object]:
+    names = ("number", "operation", "dtype", "count", "bytes")
+    arguments: dict[str, object] = {name: getattr(call, name) for name in names}
+    optional = {name: getattr(call, name) for name in ("reduction", "root")}
+    return arguments | {name: value for name, value in optional.items() if value is not None}
 
 
 class Joined:
@@ -149,13 +160,18 @@ class Track:
     records: list[Record]
     message_ring: MessageRing
     messages: list[Record]
+    device_ring: DeviceRing
+    device: list[Record]  # whose times are nanoseconds
 
     def poll(self) -> int:
         """Takes what there is; how much that was."""
-        calls, messages = self.ring.poll(), self.message_ring.poll()
+        calls, messages, device = (
+            ring.poll() for ring in (self.ring, self.message_ring, self.device_ring)
+        )
         self.records += calls
         self.messages += messages
-        return max(len(calls), len(messages))
+        self.device += device
+        return max(len(calls), len(messages), 2 * len(device))
 
 
 class Collector:
@@ -169,6 +185,7 @@ class Collector:
         for track in self.tracks.values():
             track.ring.poll()  # what ended before
             track.message_ring.poll()
+            track.device_ring.poll()
 
     def notes(self) -> list[str]:
         notes = [f"note: {problem}" for problem in self._watcher.problems]
@@ -186,7 +203,8 @@ class Collector:
                 if not member.making and member.key not in self.tracks:
                     ring = Ring(board, member.part, from_start=from_start)
                     messages = MessageRing(board, member.part, from_start=from_start)
-                    self.tracks[member.key] = Track(member, ring, [], messages, [])
+                    device = DeviceRing(board, member.part, from_start=from_start)
+                    self.tracks[member.key] = Track(member, ring, [], messages, [], device, [])
 
     def collect(self, seconds: float) -> None:
         """Ctrl-C ends it early."""
@@ -202,6 +220,7 @@ class Collector:
             track.poll()
             if running and running.number > track.ring.newest:  # it has not ended meanwhile
                 track.records.append(running)
+            track.records = in_turn(track.records)  # also of calls that two polls took
 
     def _poll_until(self, end_ns: int) -> None:
         pause, look_ns = _POLL_S[0], 0
@@ -240,6 +259,8 @@ def build(collector: Collector, shift_ns: int = 0, first_thread: int = 1) -> dic
             "lost": sum(track.ring.lost for track in tracks),
             "messages": sum(len(track.messages) for track in tracks),
             "messages_lost": sum(track.message_ring.lost for track in tracks),
+            "gpu_calls": sum(len(track.device) for track in tracks),
+            "gpu_calls_lost": sum(track.device_ring.lost for track in tracks),
             "ranks": [
                 {
                     "pid": track.member.process.pid,
@@ -251,6 +272,8 @@ def build(collector: Collector, shift_ns: int = 0, first_thread: int = 1) -> dic
                     "lost": track.ring.lost,
                     "messages": len(track.messages),
                     "messages_lost": track.message_ring.lost,
+                    "gpu_calls": len(track.device),
+                    "gpu_calls_lost": track.device_ring.lost,
                 }
                 for track in tracks
             ],
@@ -302,6 +325,7 @@ class _Builder:
 
     def events(self) -> list[Event]:
         events = [*self._calls(), *self._arrows(), *self._messages(), *self._counters()]
+        events += self._gpu_calls()
         # A slice comes before the arrows that begin or end in it.
         events.sort(key=lambda event: (event["ts"], event["ph"] != "X"))
         return [*self._names(), *self._message_names, *events]
@@ -333,17 +357,7 @@ class _Builder:
             for record in track.records:
                 begin, end = self._us(record.begin), self._us(self._end_of(record))
                 call = track.ring.board.call(record)
-                arguments: dict[str, object] = {
-                    "number": call.number,
-                    "operation": call.operation,
-                    "dtype": call.dtype,
-                    "count": call.count,
-                    "bytes": call.bytes,
-                }
-                if call.reduction is not None:
-                    arguments["reduction"] = call.reduction
-                if call.root is not None:
-                    arguments["root"] = call.root
+                arguments = _arguments_of(call)
                 if call.status:
                     arguments["failed"] = board.name_of(layout.STATUSES, call.status)
                 if not record.end:
@@ -406,11 +420,46 @@ class _Builder:
         common = {"ph": "X", "name": message.operation, "cat": "message", "ts": begin}
         return {**common, "dur": round(max(0.0, end - begin), 3), **place, "args": arguments}
 
-    def _lane_place(self, track: Track, lane: int, is_new: bool, lanes: _Lanes) -> Event:
+    def _gpu_calls(self) -> Iterator[Event]:
+        """From when a call was enqueued to when the library saw its end; those of a lane begin one after the
+        other at the earliest."""
+        for track in self._tracks:
+            lanes = _Lanes()
+            board_ = track.device_ring.board
+            calls = [board_.device_call(record) for record in track.device]
+            before: dict[object, int] = {}
+            for each in sorted(calls, key=lambda each: each.call.begin_ns):
+                call, end_ns = each.call, each.call.end_ns or 0
+                channel = (each.peer, call.operation if each.peer is not None else None)
+                begin_ns = min(end_ns, max(call.begin_ns, before.get(channel, 0)))
+                before[channel] = end_ns
+                lane, is_new = lanes.take(begin_ns, end_ns)
+                place = self._lane_place(track, lane, is_new, lanes, "GPU")
+                yield self._gpu_slice(each, begin_ns, place)
+
+    def _gpu_slice(self, each: DeviceCall, begin_ns: int, place: Event) -> Event:
+        call, end_ns = each.call, each.call.end_ns or 0
+        arguments = _arguments_of(call)
+        arguments["waited_before_us"] = round((begin_ns - call.begin_ns) / 1e3, 3)
+        if each.peer is not None:
+            arguments |= {"peer": each.peer, "tag": each.tag}
+        return {
+            "ph": "X",
+            "name": call.operation,
+            "cat": "gpu",
+            "ts": (begin_ns + self._shift_ns) / 1e3,
+            "dur": round(max(0, end_ns - begin_ns) / 1e3, 3),
+            **place,
+            "args": arguments,
+        }
+
+    def _lane_place(
+        self, track: Track, lane: int, is_new: bool, lanes: _Lanes, what: str = "messages"
+    ) -> Event:
         if is_new:
             place = self._place(track)
             lanes.places.append(place)
-            name = f'messages of "{track.member.description}"'
+            name = f'{what} of "{track.member.description}"'
             self._message_names.append(
                 {"ph": "M", "name": "thread_name", **place, "args": {"name": name}}
             )

@@ -6,9 +6,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from shmcoll.watch import text
+from shmcoll.watch import status, text
 from shmcoll.watch.blame import judge
-from shmcoll.watch.board import Member
+from shmcoll.watch.board import ANY, Member
 from shmcoll.watch.groups import Group
 from shmcoll.watch.rates import Frame, Lateness, Rate
 from shmcoll.watch.table import Column, Line, Row, Span, layout, wrapped
@@ -20,7 +20,7 @@ _LATE_S = 5.0
 
 
 def title(frame: Frame, view: str, every_s: float) -> Line:
-    count = len(frame.sight.members)
+    count = len(frame.snapshot.members)
     cpus = len(os.sched_getaffinity(0))
     parts = [
         f"{len(frame.groups)} group{'s' * (len(frame.groups) != 1)}",
@@ -73,7 +73,7 @@ def _rank_cells(frame: Frame, group: Group, rank: int, late: Lateness | None) ->
         number,
         (str(pid), ""),
         _state(member),
-        _call(member),
+        _call(group, member),
         _time_in(member),
         *_rates(frame.rate(member)),
         _waits_for(group, member),
@@ -86,6 +86,11 @@ def _rank(group: Group, rank: int) -> str:
     return str(rank) if whole in (None, rank) else f"{whole} ({rank})"
 
 
+def _number(group: Group, rank: int) -> str:
+    """As the job numbers it."""
+    return _rank(group, rank).split(" ")[0]
+
+
 def _state(member: Member) -> Span:
     if member.process.state in "Tt":
         return "stopped", _BAD
@@ -93,19 +98,33 @@ def _state(member: Member) -> Span:
         return "failed", _BAD
     if member.making:
         return "making", ""
-    return ("in", _WAITS) if member.in_call else ("out", "")
+    if member.in_call or member.sleeps_in_message:
+        return "in", _WAITS
+    return ("gpu", _WAITS) if member.on_gpu else ("out", "")
 
 
-def _call(member: Member) -> Span:
+def _call(group: Group, member: Member) -> Span:
+    if member.sleeps_in_message:
+        peer = member.owed.peer
+        whom = "any rank" if peer == ANY else _number(group, peer - 1)
+        side = "to" if member.owed.operation == "send" else "from"
+        return f"{member.owed.operation} {side} {whom}, tag {member.owed.tag}", ""
+    if member.on_gpu and not member.in_call:
+        return member.on_gpu.call, ""
     if member.call:
         return text.short_call(member.call), ""
     return (f"#{member.entered}", "") if member.entered else NONE
 
 
 def _time_in(member: Member) -> Span:
-    if member.call_ns is None:
+    ns = member.call_ns
+    if member.sleeps_in_message:
+        ns = max(0, member.seen_ns - member.owed.since_ns)
+    elif member.on_gpu and not member.in_call:
+        ns = max(0, member.seen_ns - member.on_gpu.since_ns)
+    if ns is None:
         return NONE
-    return text.duration(member.call_ns / 1e9), _BAD if member.call_ns > _LATE_S * 1e9 else ""
+    return text.duration(ns / 1e9), _BAD if ns > _LATE_S * 1e9 else ""
 
 
 def _rates(rate: Rate | None) -> list[Span]:
@@ -119,11 +138,15 @@ def _waits_for(group: Group, member: Member) -> Span:
     found: list[int] = []
     if member.waits_for is not None and not member.status:
         found = list(group.missing(member))
+    elif member.sleeps_in_message and member.owed.peer != ANY:
+        found = [member.owed.peer - 1]
     elif member.pending and member.pending.waited_for and member.pending.peer is not None:
         found = [member.pending.peer]
+    elif member.on_gpu and not member.status:
+        found = [rank for rank in member.on_gpu.missing if rank != member.rank]
     if not found:
         return NONE
-    names = [_rank(group, rank).split(" ")[0] for rank in found[:3]]
+    names = [_number(group, rank) for rank in found[:3]]
     more = f" +{len(found) - 3}" if len(found) > 3 else ""
     return ",".join(names) + more, _WAITS
 
@@ -164,7 +187,7 @@ def verdicts(frame: Frame, width: int) -> list[Line]:
     if found.cycle:
         lines += wrapped("DEADLOCK: each of these waits for the next", width, _BAD)
         lines += [line for wait in found.cycle for line in wrapped(f"  {wait}", width)]
-    for problem in frame.sight.problems:
+    for problem in frame.snapshot.problems:
         lines += wrapped(f"note: {problem}", width)
     return lines
 
@@ -237,9 +260,11 @@ def messages(frame: Frame, width: int) -> list[Line]:
     lines: list[Line] = []
     for group in frame.groups:
         for rank, member in sorted(group.members.items()):
+            who = f'"{group.name}", {group.name_rank(rank)}'
             if member.pending:
-                said = f'"{group.name}", {group.name_rank(rank)}: {text.pending(group, member)}'
-                lines += wrapped(said, width)
+                lines += wrapped(f"{who}: {text.pending(group, member)}", width)
+            if member.device_messages and member.device_messages.call:
+                lines += wrapped(f"{who}: {status.device_texts(group, member)[-1]}", width)
     return lines or wrapped("no message has been pending for 10 ms or more", width)
 
 
@@ -274,7 +299,7 @@ KEYS = f"keys: {' · '.join(_NAMES)} · s stacks · q quit"
 def as_json(frame: Frame) -> dict[str, object]:
     return {
         "schema": 1,
-        "problems": frame.sight.problems,
+        "problems": frame.snapshot.problems,
         "interval_s": round(frame.interval_s, 6),
         "groups": [_group_json(frame, group) for group in frame.groups],
     }
@@ -317,6 +342,8 @@ def _rank_json(frame: Frame, group: Group, rank: int, late: Lateness | None) -> 
         "bytes_per_s": round(rate.bytes, 3) if rate else None,
         "share_in_calls": round(rate.busy, 4) if rate and rate.busy is not None else None,
         "waits_for": list(group.missing(member)) if sleeps else [],
+        "device": status.device_json(group, member.device),
+        "device_messages": status.device_json(group, member.device_messages),
         "last_share": round(compared.last[rank], 4) if compared else None,
         "cost_s_per_s": round(compared.cost[rank], 6) if compared else None,
     }
