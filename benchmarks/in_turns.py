@@ -2,7 +2,8 @@
 """Two builds of the C library in turns, each time in new processes.
 
     python benchmarks/in_turns.py old/libshmcoll.so [new/libshmcoll.so] [--pairs 300] [-o OPS] [-b MIN] [-e MAX]
-    python benchmarks/in_turns.py a/libshmcoll.so a/libshmcoll.so --tuning turn=128k  # what a key does
+    python benchmarks/in_turns.py old/build/libshmcoll.so --headers old/src
+    python benchmarks/in_turns.py a/libshmcoll.so a/libshmcoll.so --setting SHMCOLL_BOARD=off  # what it costs
 
 Where the pages of a group happen to lie decides more about a call of 8 bytes than a change does: one
 pair of processes takes 90 ns and the next one 220. Rounds inside one pair, as in `peers.py --against`,
@@ -27,20 +28,19 @@ from peers import ROOT, build_core, library_of, noise
 OPS = "barrier,broadcast,all_reduce"  # of those of scaling.c
 
 
-def compile_program(library: Path, program: Path) -> None:
-    """Compiles the program. LD_LIBRARY_PATH chooses its library."""
-    command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", f"-I{ROOT / 'src'}"]
+def compile_program(library: Path, headers: Path, program: Path) -> None:
+    """Compiles the program with the headers of its library. LD_LIBRARY_PATH chooses that."""
+    command = ["cc", "-std=gnu11", "-D_GNU_SOURCE", "-O2", f"-I{headers}"]
     command += [str(ROOT / "benchmarks" / "scaling.c"), "-o", str(program)]
     subprocess.run([*command, f"-L{library.parent}", "-lshmcoll"], check=True)
 
 
 def measure(
-    program: Path, library: Path, arguments: list[str], tuning: str = ""
+    program: Path, library: Path, arguments: list[str], settings: list[str]
 ) -> dict[tuple[str, int], float]:
     """Median microseconds of each operation and size, of one new pair of processes."""
     env = {**os.environ, "LD_LIBRARY_PATH": str(library.parent)}
-    if tuning:
-        env["SHMCOLL_TUNING"] = tuning
+    env.update(setting.split("=", 1) for setting in settings)
     done = subprocess.run(
         [program, *arguments], check=True, capture_output=True, text=True, env=env
     )
@@ -61,8 +61,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("old", type=Path, help="a libshmcoll.so")
     parser.add_argument("new", type=Path, nargs="?", help="another one; default: of this tree")
+    parser.add_argument(
+        "--headers",
+        type=Path,
+        default=ROOT / "src",
+        metavar="SRC",
+        help="folder src of the old library, where structs of shmcoll.h have changed since",
+    )
     parser.add_argument("-n", "--ranks", type=int, default=2)
-    parser.add_argument("--tuning", default="", help="SHMCOLL_TUNING of the new library alone")
+    parser.add_argument(
+        "--setting", action="append", default=[], help="NAME=VALUE, of the new library alone"
+    )
     parser.add_argument("--pairs", type=int, default=300, help="processes of each, 2 or more")
     parser.add_argument("-o", "--ops", default=OPS)
     parser.add_argument("-b", "--min", default="8")
@@ -75,19 +84,24 @@ def main() -> int:
         build_core(core)
     new = (args.new or library_of(core)).resolve()
     old = args.old.resolve()
-    program = core / "scaling"
     core.mkdir(parents=True, exist_ok=True)
-    compile_program(new, program)
+    programs = core / "scaling-old", core / "scaling"
+    compile_program(old, args.headers.resolve(), programs[0])
+    compile_program(new, ROOT / "src", programs[1])
     arguments = ["-o", args.ops, "-b", args.min, "-e", args.max]
     arguments += ["-f", args.factor, "-t", args.ms, str(args.ranks)]
     was: list[dict[tuple[str, int], float]] = []
     now: list[dict[tuple[str, int], float]] = []
-    arms = [(old, "", was), (new, args.tuning, now)]
+    wrong = [setting for setting in args.setting if "=" not in setting]
+    if wrong:
+        parser.error(f"--setting {wrong[0]} has no value: NAME=VALUE")
+    arms: list[tuple[Path, Path, list[str], list[dict[tuple[str, int], float]]]]
+    arms = [(programs[0], old, [], was), (programs[1], new, args.setting, now)]
     seen: list[noise.Activity] = []
     with noise.Watch(noise.children_s, os.sched_getaffinity(0)).over(seen.append):
         for pair in range(max(args.pairs, 2)):
-            for library, tuning, runs in arms if pair % 2 == 0 else reversed(arms):
-                runs.append(measure(program, library, arguments, tuning))
+            for program, library, settings, runs in arms if pair % 2 == 0 else reversed(arms):
+                runs.append(measure(program, library, arguments, settings))
     print(f"{'operation':>16} {'bytes':>9} {'old us':>8} {'new us':>8}   old/new")
     for row in now[0]:
         before = [run[row] for run in was]

@@ -10,7 +10,8 @@
     python benchmarks/peers.py --core build/gpu                   # with a library that is built already
 
 Debian: apt-get install libopenmpi-dev openmpi-bin libmpich-dev mpich. Intel MPI: pip install impi-devel, into
-the Python that runs this. `ratio` is the other's time
+the Python that runs this. oneCCL, which Intel MPI starts: pip install oneccl-devel impi-devel; it has no
+gather, scatter and messages, and calls without workers (CCL_WORKER_OFFLOAD=0). `ratio` is the other's time
 over ours. GB/s is how fast two ranks read lines that the other has just written, in the same
 rounds: it tells whether the ranks share a cache. `roof` is the part of the time that scaling in
 place and that exchange would take, `scale` that of the scaling alone, `bare` that of the flags and
@@ -40,6 +41,9 @@ from mpirun import MPIS, TUNABLES, command as command_of  # noqa: E402
 
 SOURCES = sorted((ROOT / "benchmarks" / "peers").glob("*.c"))
 
+ONECCL = "oneccl"
+PEERS = (*MPIS, ONECCL)
+
 SCHEMA = "shmcoll.peers/1"
 
 
@@ -55,6 +59,8 @@ def library_of(core: Path) -> Path:
 
 def compiler_of(name: str) -> list[str] | None:
     """Returns the compiler of this MPI. The mpicc without a suffix belongs to the mpirun without one."""
+    if name == ONECCL:
+        return compiler_of_oneccl()
     if shutil.which(f"mpicc.{name}"):
         return [f"mpicc.{name}"]
     launcher = MPIS[name].launcher()
@@ -68,15 +74,55 @@ def compiler_of(name: str) -> list[str] | None:
     return ["mpicc"] if launcher == "mpirun" and shutil.which("mpicc") else None
 
 
+def prefix_of_oneccl() -> Path | None:
+    """Returns the folder of Intel MPI's wheel, if oneCCL's is there too."""
+    launcher = MPIS["intelmpi"].launcher()
+    if launcher is None or "/" not in launcher:
+        return None
+    prefix = Path(launcher).parents[1]
+    needed = ("include/oneapi/ccl.hpp", "lib/libccl.so")
+    return prefix if all((prefix / name).exists() for name in needed) else None
+
+
+def compiler_of_oneccl() -> list[str] | None:
+    prefix, compiler = prefix_of_oneccl(), compiler_of("intelmpi")
+    if prefix is None or compiler is None:
+        return None
+    # Its own libraries are found by the path that the ranks are started with.
+    return [*compiler, "-DPEERS_ONECCL", "-lccl", "-Wl,--allow-shlib-undefined"]
+
+
+def compile_oneccl(core: Path) -> list[str]:
+    """Compiles what calls oneCCL, which is C++. Returns what the program is linked with."""
+    folder, compiled = ROOT / "benchmarks" / "peers", core / "peers.oneccl.o"
+    flags = ["-std=c++17", "-O3", "-DPEERS_ONECCL", f"-I{ROOT / 'src'}"]
+    flags += [f"-I{prefix_of_oneccl()}/include"]
+    command = ["c++", *flags, "-c", str(folder / "oneccl.cc"), "-o", str(compiled)]
+    if subprocess.run(command).returncode:
+        sys.exit("c++ cannot compile this with oneCCL's header")
+    return [str(compiled), "-lstdc++"]
+
+
+def launch_of(name: str, ranks: int) -> tuple[list[str] | None, dict[str, str]]:
+    """Returns the words before the program, and its environment."""
+    env = {**os.environ, "GLIBC_TUNABLES": TUNABLES}
+    if name != ONECCL:
+        return command_of(name, ranks, bind=True), env
+    return command_of("intelmpi", ranks, bind=True), {**env, "CCL_WORKER_OFFLOAD": "0"}
+
+
 def compile_with(name: str, core: Path, program: Path) -> None:
     compiler = compiler_of(name) or [f"mpicc.{name}"]
-    newest = max(path.stat().st_mtime for path in (*SOURCES, library_of(core)))
+    sources = (*SOURCES, SOURCES[0].parent / "oneccl.cc")
+    newest = max(path.stat().st_mtime for path in (*sources, library_of(core)))
     if program.exists() and program.stat().st_mtime > newest:
         return
     command = [*compiler, "-std=gnu11", "-O3", "-march=native", "-Wall"]
     command += [f"-I{ROOT / 'src'}", *map(str, SOURCES), "-o", str(program)]
     library = library_of(core)
     command += [str(library), f"-Wl,-rpath,{library.parent}", "-ldl"]
+    if name == ONECCL:
+        command += compile_oneccl(core)
     if subprocess.run(command).returncode:
         sys.exit(f"{compiler[0]} cannot compile this: is lib{name}-dev there?")
 
@@ -107,7 +153,9 @@ def remarks(run: dict[str, Any]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("-n", "--ranks", type=int, default=2)
-    parser.add_argument("--mpi", choices=MPIS, action="append", help="default: all there are")
+    parser.add_argument(
+        "--mpi", choices=PEERS, action="append", help="default: all there are, and oneCCL"
+    )
     parser.add_argument("--against", metavar="LIBRARY", help="a libshmcoll.so, in MPI's place")
     parser.add_argument(
         "--setting", metavar="NAME=VALUE", help="of that library; alone: of this one"
@@ -117,7 +165,11 @@ def main() -> int:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="every round of every row")
     args, rest = parser.parse_known_args()
-    found = [name for name in args.mpi or MPIS if compiler_of(name)]
+    wanted = args.mpi or PEERS
+    found = [name for name in wanted if compiler_of(name)]
+    for name in wanted:
+        if name not in found:
+            print(f"# not here: {name}")
     beside_itself = args.against or args.setting or "-d" in rest
     if beside_itself:
         found = found[:1]
@@ -132,7 +184,7 @@ def main() -> int:
     for name in found:
         program = core / f"peers.{name}"
         compile_with(name, core, program)
-        launch = command_of(name, args.ranks, bind=True)
+        launch, env = launch_of(name, args.ranks)
         if launch is None:
             sys.exit(f"no mpirun of {name}")
         print(f"# {name}, {args.ranks} ranks", flush=True)
@@ -146,7 +198,7 @@ def main() -> int:
                 command += ["-s", args.setting]
             seen: list[noise.Activity] = []
             with watch.over(seen.append):
-                subprocess.run(command, check=True, env={**os.environ, "GLIBC_TUNABLES": TUNABLES})
+                subprocess.run(command, check=True, env=env)
             other_name = "itself" if beside_itself else name
             runs.append(judged(read_run(other_name, rows), seen[0]))
             print(*remarks(runs[-1]), sep="\n", flush=True)

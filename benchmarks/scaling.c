@@ -10,23 +10,13 @@
  * at the slowest rank. A line of JSON for each row: the median and the best of the rounds, and
  * whether the values were right.
  */
-#include "shm/base/atomic.h"
-#include "shm/base/clock.h"
-#include "shm/shmcoll.h"
+#define PROGRAM "scaling"
+#define LIMIT_S 300
+#include "forked.h"
 
-#include <sched.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#define MOST_RANKS 64
-#define ROUNDS     7
-#define LIMIT_S    300 /* of everything */
+#define ROUNDS 7
 
 enum call {
     BARRIER,
@@ -71,38 +61,11 @@ struct options {
     int cpus, ranks;
 };
 
-/* What the ranks share. */
-struct board {
-    shc_a32 arrived;
-    double seconds[MOST_RANKS];
-    int wrong[MOST_RANKS];
-    char directory[64];
-};
-
 struct rank {
     const struct options *options;
-    struct board *board;
-    struct shc_comm *comm;
-    int rank;
+    struct forked at;
     float *input, *output;
-    uint32_t meetings;
 };
-
-static void fail(const char *why)
-{
-    fprintf(stderr, "scaling: %s\n", why);
-    exit(2);
-}
-
-static size_t size_of(const char *text)
-{
-    char *end;
-    const double number = strtod(text, &end);
-    const int shift = *end == 'K' ? 10 : *end == 'M' ? 20 : *end == 'G' ? 30 : 0;
-    if (end == text || number < 0 || (shift == 0 ? *end != '\0' : end[1] != '\0'))
-        fail("a size is a number, with K, M or G after it");
-    return (size_t)(number * (double)((size_t)1 << shift));
-}
 
 static bool listed(const char *names, const char *name)
 {
@@ -113,61 +76,27 @@ static bool listed(const char *names, const char *name)
     return names == NULL;
 }
 
-/* Not the library's: call it measures must not be call it is measured with. */
-static void meet(struct rank *me)
-{
-    const uint32_t all = ++me->meetings * (uint32_t)me->options->ranks;
-    /* acq_rel scaling/meeting: call each wrote before, all see after it. */
-    (void)shc_a32_add_acq_rel(&me->board->arrived, 1);
-    /* acquire scaling/meeting <- acq_rel above. */
-    while ((int32_t)(shc_a32_load_acquire(&me->board->arrived) - all) < 0)
-        sched_yield();
-}
-
-static void pin(int rank, int cpus)
-{
-    cpu_set_t allowed, mine;
-    int seen = 0;
-    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 ||
-        CPU_COUNT(&allowed) < (rank + 1) * cpus)
-        return; /* more ranks than CPUs: the kernel shares them out */
-    CPU_ZERO(&mine);
-    for (size_t cpu = 0; cpu < CPU_SETSIZE; cpu++)
-        if (CPU_ISSET(cpu, &allowed)) {
-            if (seen >= rank * cpus && seen < (rank + 1) * cpus)
-                CPU_SET(cpu, &mine);
-            seen++;
-        }
-    (void)sched_setaffinity(0, sizeof mine, &mine);
-}
-
-static void demand(enum shc_status status)
-{
-    if (status != SHC_OK)
-        fail(shc_error_text());
-}
-
 static void pass(const struct rank *me, enum call call, size_t bytes)
 {
     const int64_t all = (int64_t)(bytes / sizeof(float)), one = 1;
     struct shc_tensor given = {.data = me->input, .ndim = 1, .sizes = &all};
     struct shc_tensor got = {.data = me->output, .ndim = 1, .sizes = &all};
-    struct shc_op send = {.kind = SHC_SEND, .dtype = SHC_FLOAT32, .peer = 1 - me->rank};
-    struct shc_op receive = {.kind = SHC_RECV, .dtype = SHC_FLOAT32, .peer = 1 - me->rank};
+    struct shc_op send = {.kind = SHC_SEND, .dtype = SHC_FLOAT32, .peer = 1 - me->at.rank};
+    struct shc_op receive = {.kind = SHC_RECV, .dtype = SHC_FLOAT32, .peer = 1 - me->at.rank};
     struct shc_request *sent;
     send.input = (struct shc_tensors){&given, 1};
     receive.output = (struct shc_tensors){&got, 1};
     if (call == STREAM) {
         for (int i = 0; i < STREAM_MESSAGES; i++)
-            demand(shc_run(me->comm, me->rank == 0 ? &send : &receive));
+            demand(shc_run(me->at.comm, me->at.rank == 0 ? &send : &receive));
         given.sizes = got.sizes = &one;
-        demand(shc_run(me->comm, me->rank == 0 ? &receive : &send));
+        demand(shc_run(me->at.comm, me->at.rank == 0 ? &receive : &send));
     } else if (call == PING) {
-        demand(shc_run(me->comm, me->rank == 0 ? &send : &receive));
-        demand(shc_run(me->comm, me->rank == 0 ? &receive : &send));
+        demand(shc_run(me->at.comm, me->at.rank == 0 ? &send : &receive));
+        demand(shc_run(me->at.comm, me->at.rank == 0 ? &receive : &send));
     } else {
-        demand(shc_submit(me->comm, &send, NULL, &sent));
-        demand(shc_run(me->comm, &receive));
+        demand(shc_submit(me->at.comm, &send, NULL, &sent));
+        demand(shc_run(me->at.comm, &receive));
         demand(shc_request_wait(sent, 0));
         shc_request_release(sent);
     }
@@ -176,18 +105,18 @@ static void pass(const struct rank *me, enum call call, size_t bytes)
 static void run(const struct rank *me, enum call call, size_t bytes)
 {
     if (call == PING || call == SENDRECV || call == STREAM) {
-        if (me->rank < 2)
+        if (me->at.rank < 2)
             pass(me, call, bytes);
         return;
     }
-    const int64_t all = (int64_t)(bytes / sizeof(float)), part = all / me->options->ranks;
+    const int64_t all = (int64_t)(bytes / sizeof(float)), part = all / me->at.ranks;
     struct shc_tensor inputs[MOST_RANKS], outputs[MOST_RANKS];
-    const uint32_t ranks = (uint32_t)me->options->ranks;
+    const uint32_t ranks = (uint32_t)me->at.ranks;
     const bool lists_inputs = call == ALL_TO_ALL || call == SCATTER;
     const bool lists_outputs = call == ALL_TO_ALL || call == GATHER;
     const bool in_place = call == BROADCAST || call == ALL_REDUCE;
-    const bool gives = call != SCATTER || me->rank == 0;
-    const bool gets = (call != REDUCE && call != GATHER) || me->rank == 0;
+    const bool gives = call != SCATTER || me->at.rank == 0;
+    const bool gets = (call != REDUCE && call != GATHER) || me->at.rank == 0;
     for (uint32_t i = 0; i < ranks; i++) {
         inputs[i] = outputs[i] = (struct shc_tensor){.ndim = 1};
         inputs[i].data = me->input + i * (size_t)part;
@@ -202,39 +131,39 @@ static void run(const struct rank *me, enum call call, size_t bytes)
                                                                                     : 1};
         op.output = (struct shc_tensors){outputs, !gets ? 0 : lists_outputs ? ranks : 1};
     }
-    demand(shc_run(me->comm, &op));
+    demand(shc_run(me->at.comm, &op));
 }
 
 /* Rank r's element i is r + i % 5; a sum or a rank's own value comes out. */
 static int is_wrong(struct rank *me, enum call call, size_t bytes)
 {
-    const int n = me->options->ranks;
+    const int n = me->at.ranks;
     const size_t all = bytes / sizeof(float), part = all / (size_t)n;
     const size_t ends[] = {0, (calls[call].output_is_part ? part : all) - 1};
     for (size_t i = 0; i < all; i++)
-        me->input[i] = me->output[i] = (float)(me->rank + (int)(i % 5));
-    meet(me);
+        me->input[i] = me->output[i] = (float)(me->at.rank + (int)(i % 5));
+    meet(&me->at);
     run(me, call, bytes);
-    if (call == STREAM && me->rank == 0)
+    if (call == STREAM && me->at.rank == 0)
         return 0; /* it gets the answer alone */
     const int knowing = call == REDUCE || call == GATHER                     ? 1
                         : call == PING || call == SENDRECV || call == STREAM ? 2
                                                                              : n;
-    for (int e = 0; e < 2 && call != BARRIER && me->rank < knowing; e++) {
+    for (int e = 0; e < 2 && call != BARRIER && me->at.rank < knowing; e++) {
         const size_t at = ends[e], from = at / part;
         float want = (float)(n * (n - 1) / 2 + n * (int)(at % 5));
         if (call == REDUCE_SCATTER)
-            want = (float)(n * (n - 1) / 2 + n * (int)((at + (size_t)me->rank * part) % 5));
+            want = (float)(n * (n - 1) / 2 + n * (int)((at + (size_t)me->at.rank * part) % 5));
         else if (call == PING || call == SENDRECV || call == STREAM)
-            want = (float)(1 - me->rank + (int)(at % 5));
+            want = (float)(1 - me->at.rank + (int)(at % 5));
         else if (call == BROADCAST)
             want = (float)(at % 5);
         else if (call == SCATTER)
-            want = (float)((at + (size_t)me->rank * part) % 5);
+            want = (float)((at + (size_t)me->at.rank * part) % 5);
         else if (call == ALL_GATHER || call == GATHER)
             want = (float)((int)from + (int)(at % part % 5));
         else if (call == ALL_TO_ALL)
-            want = (float)((int)from + (int)((at % part + (size_t)me->rank * part) % 5));
+            want = (float)((int)from + (int)((at % part + (size_t)me->at.rank * part) % 5));
         if (me->output[at] != want)
             return 1;
     }
@@ -244,79 +173,58 @@ static int is_wrong(struct rank *me, enum call call, size_t bytes)
 /* Of one turn, at the slowest rank. */
 static double time_turns(struct rank *me, enum call call, size_t bytes, int turns)
 {
-    double slowest = 0;
     memset(me->output, 0, bytes); /* sums of sums would end in infinities */
-    meet(me);
+    meet(&me->at);
     const uint64_t begun_ns = shc_clock_ns();
     for (int i = 0; i < turns; i++)
         run(me, call, bytes);
-    me->board->seconds[me->rank] = (double)(shc_clock_ns() - begun_ns) / 1e9;
-    meet(me);
-    for (int r = 0; r < me->options->ranks; r++)
-        slowest = me->board->seconds[r] > slowest ? me->board->seconds[r] : slowest;
-    meet(me);
-    return slowest / turns;
-}
-
-static int by_size(const void *a, const void *b)
-{
-    const double *x = a, *y = b;
-    return (*x > *y) - (*x < *y);
+    return slowest_since(&me->at, begun_ns) / turns;
 }
 
 static void measure(struct rank *me, enum call call, size_t bytes)
 {
     double seconds[ROUNDS];
     int wrong = 0;
-    me->board->wrong[me->rank] = is_wrong(me, call, bytes);
+    me->at.board->wrong[me->at.rank] = is_wrong(me, call, bytes);
     const double guess = time_turns(me, call, bytes, 3);
     const double wanted = me->options->ms / 1e3 / guess;
     const int turns = wanted < 1 ? 1 : wanted > 1e6 ? 1000000 : (int)wanted;
     for (int i = 0; i < ROUNDS; i++)
         seconds[i] = time_turns(me, call, bytes, turns);
     qsort(seconds, ROUNDS, sizeof seconds[0], by_size);
-    for (int r = 0; r < me->options->ranks; r++)
-        wrong += me->board->wrong[r];
-    if (me->rank == 0) {
+    for (int r = 0; r < me->at.ranks; r++)
+        wrong += me->at.board->wrong[r];
+    if (me->at.rank == 0) {
         const char *threads = getenv("SHMCOLL_THREADS");
         printf("{\"op\": \"%s\", \"ranks\": %d, \"threads\": \"%s\", \"bytes\": %zu, "
                "\"median_us\": %.3f, \"best_us\": %.3f, \"gb_s\": %.3f, \"wrong\": %d}\n",
-               calls[call].name, me->options->ranks, threads ? threads : "0", bytes,
+               calls[call].name, me->at.ranks, threads ? threads : "0", bytes,
                seconds[ROUNDS / 2] * 1e6, seconds[0] * 1e6,
                (double)bytes / seconds[ROUNDS / 2] / 1e9, wrong);
         fflush(stdout);
     }
-    meet(me);
+    meet(&me->at);
 }
 
-static int be_rank(const struct options *options, struct board *board, int rank)
+static void be_rank(struct forked *at, const void *context)
 {
-    struct rank me = {.options = options, .board = board, .rank = rank};
-    struct shc_comm_config config = {.rank = rank,
-                                     .world_size = options->ranks,
-                                     .name = "scaling",
-                                     .timeout_ns = 60 * SHC_NS_PER_S};
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    alarm(LIMIT_S);
-    pin(rank, options->cpus);
+    const struct options *options = context;
+    struct rank me = {.options = options, .at = *at};
+    pin(at->rank, options->cpus);
     me.input = aligned_alloc(SHC_PAGE_BYTES, options->max + SHC_PAGE_BYTES);
     me.output = aligned_alloc(SHC_PAGE_BYTES, options->max + SHC_PAGE_BYTES);
     if (me.input == NULL || me.output == NULL)
         fail("no memory");
-    if (shc_store_dir_open(board->directory, &config.store) != SHC_OK ||
-        shc_comm_create(&config, &me.comm) != SHC_OK)
-        fail(shc_error_text());
-    shc_store_dir_close(&config.store);
+    make_group(&me.at);
     const size_t least = (size_t)options->ranks * sizeof(float);
     for (int call = 0; call < CALLS; call++)
         for (size_t bytes = options->min; bytes <= options->max; bytes *= options->factor)
             if (listed(options->ops, calls[call].name) &&
                 (call != BARRIER || bytes == options->min))
                 measure(&me, (enum call)call, (bytes < least ? least : bytes) / least * least);
-    shc_comm_free(me.comm);
+    shc_comm_free(me.at.comm);
     free(me.input);
     free(me.output);
-    return 0;
 }
 
 static struct options options_of(int argc, char **argv)
@@ -350,27 +258,5 @@ static struct options options_of(int argc, char **argv)
 int main(int argc, char **argv)
 {
     const struct options options = options_of(argc, argv);
-    struct board *board =
-        mmap(NULL, sizeof *board, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    int failed = 0;
-    if (board == MAP_FAILED)
-        fail("no shared memory");
-    snprintf(board->directory, sizeof board->directory, "/tmp/shmcoll-scaling-XXXXXX");
-    if (mkdtemp(board->directory) == NULL)
-        fail("no folder in /tmp");
-    pid_t pids[MOST_RANKS];
-    for (int rank = 0; rank < options.ranks; rank++)
-        if ((pids[rank] = fork()) == 0)
-            exit(be_rank(&options, board, rank));
-    for (int rank = 0; rank < options.ranks; rank++) {
-        int status;
-        if (wait(&status) < 0 || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-            for (int r = 0; r < options.ranks && !failed; r++)
-                kill(pids[r], SIGKILL); /* the others may wait for it */
-            failed = 1;
-        }
-    }
-    char command[128];
-    snprintf(command, sizeof command, "rm -r %s", board->directory);
-    return system(command) == 0 ? failed : 1;
+    return run_ranks(options.ranks, be_rank, &options);
 }

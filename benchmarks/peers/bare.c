@@ -256,7 +256,7 @@ static void copy_past(void *restrict to, const void *restrict from, size_t bytes
 typedef void (*copy_fn)(void *restrict to, const void *restrict from, size_t bytes);
 
 /* Who copies as many bytes of its own each time. */
-enum liveness { NOBODY, WRITER, READER };
+enum keeper { NOBODY, WRITER, READER };
 
 /* A way through the ring: how the writer copies, and the reader, and in what pieces. A writer that is
  * always the same runs ahead of its reader, as in a stream; the root of an operation is another one
@@ -265,7 +265,7 @@ struct ring {
     copy_fn write, read;
     size_t piece;
     bool in_turns;
-    enum liveness liveness;
+    enum keeper keeper;
 };
 
 static const copy_fn ring_copies[][2] = {
@@ -299,7 +299,7 @@ static uint64_t run_ring(const struct world *world, const struct ring *ring, siz
         /* release bare -> acquire in await_count(): as there. */
         shc_a64_store_release(writes ? stored : read, done + 1);
     }
-    if (ring->liveness == (writes ? WRITER : READER))
+    if (ring->keeper == (writes ? WRITER : READER))
         keep(world, bytes);
     return done;
 }
@@ -324,12 +324,11 @@ static double time_ring(const struct world *world, const struct ring *ring, size
     return median_of_slowest(seconds, TURNS);
 }
 
-static double least_ring(const struct world *world, size_t bytes, bool in_turns,
-                         enum liveness liveness)
+static double least_ring(const struct world *world, size_t bytes, bool in_turns, enum keeper keeper)
 {
     double least = 0;
     for (size_t way = 0; way < sizeof ring_copies / sizeof *ring_copies; way++) {
-        struct ring ring = {ring_copies[way][0], ring_copies[way][1], 0, in_turns, liveness};
+        struct ring ring = {ring_copies[way][0], ring_copies[way][1], 0, in_turns, keeper};
         for (ring.piece = (size_t)16 << 10; ring.piece <= LONG_BYTES; ring.piece *= 2) {
             const double seconds = time_ring(world, &ring, bytes);
             least = least == 0 ? seconds : lesser(least, seconds);
@@ -350,10 +349,9 @@ double bare_stream(const struct world *world, size_t bytes)
     return bytes >= LONG_BYTES ? least_ring(world, bytes, false, NOBODY) : 0;
 }
 
-static double one_way(const struct world *world, size_t bytes, enum liveness liveness)
+static double one_way(const struct world *world, size_t bytes, enum keeper keeper)
 {
-    return bytes <= SHORT_BYTES ? bare_pass(world, bytes)
-                                : least_ring(world, bytes, true, liveness);
+    return bytes <= SHORT_BYTES ? bare_pass(world, bytes) : least_ring(world, bytes, true, keeper);
 }
 
 double bare_one_way(const struct world *world, size_t bytes)

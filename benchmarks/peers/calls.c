@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
+#include "oneccl.h"
 #include "peers.h"
 
 #include <mpi.h>
@@ -274,6 +275,11 @@ const char *call_name(size_t k)
     return k < KINDS ? kinds[k].name : NULL;
 }
 
+bool call_has_other(const struct world *world, size_t k)
+{
+    return world->builds[THEIRS].comm || !ONECCL || oneccl_has(kinds[k].ours);
+}
+
 static bool in_place(const struct kind *kind)
 {
     return kind->ours == SHC_ALL_REDUCE || kind->ours == SHC_BROADCAST;
@@ -367,6 +373,9 @@ void call_run(struct call *call, enum side side, int i)
         renumber(call, side);
     if (build)
         run_op(call, build);
+    else if (ONECCL)
+        oneccl_run(call->kind->ours, call->world->given, call->world->got, (size_t)call->count,
+                   root);
     else
         call->kind->theirs(call, root);
 }

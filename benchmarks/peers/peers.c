@@ -17,6 +17,7 @@
  * root. Printed are medians over rounds, and the median of the rounds' ratios.
  */
 #include "peers.h"
+#include "oneccl.h"
 
 #include <dlfcn.h>
 #include <mpi.h>
@@ -264,7 +265,7 @@ static void measure_all(const struct world *world, const struct options *o)
 {
     for (size_t k = 0; call_name(k); k++) {
         const char *name = call_name(k);
-        if (!listed(o->ops, name))
+        if (!listed(o->ops, name) || !call_has_other(world, k))
             continue;
         if (strcmp(name, "barrier") == 0)
             measure_size(world, o, name, 0);
@@ -298,6 +299,7 @@ static struct head measure_head(const struct world *world, const struct options 
     return (struct head){
         .other = o->against  ? "other"
                  : o->dtypes ? "float32"
+                 : ONECCL    ? "oneCCL"
                              : "MPI",
         .hop = bound_hop(world),
         .exchange = bound_exchange(world),
@@ -308,7 +310,8 @@ static struct head measure_head(const struct world *world, const struct options 
 int main(int argc, char **argv)
 {
     struct world world = {.numbers = {FLOAT_SUM, FLOAT_SUM}};
-    MPI_Init(&argc, &argv);
+    int level; /* oneCCL wants MPI with threads */
+    MPI_Init_thread(&argc, &argv, ONECCL ? MPI_THREAD_MULTIPLE : MPI_THREAD_SINGLE, &level);
     MPI_Comm_rank(MPI_COMM_WORLD, &world.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world.size);
     struct options o = options_of(argc, argv, world.rank);
@@ -317,6 +320,7 @@ int main(int argc, char **argv)
     world.given = make_buffer(o.max);
     world.got = make_buffer(o.max);
     make_groups(&world, &o);
+    oneccl_begin(world.rank, world.size);
     struct head head = measure_head(&world, &o);
     if (world.rank == 0)
         rows_begin(&world, &head, o.json);
@@ -327,6 +331,7 @@ int main(int argc, char **argv)
     for (int side = OURS; side <= THEIRS; side++)
         if (world.builds[side].comm)
             world.builds[side].free(world.builds[side].comm);
+    oneccl_end();
     free(world.given);
     free(world.got);
     MPI_Finalize();

@@ -6,6 +6,7 @@
  *
  *   peers.c     options, rounds, the table
  *   calls.c     every operation, through libshmcoll and through MPI, and what it must give
+ *   oneccl.cc   through oneCCL, in MPI's place
  *   numbers.c   dtypes and reductions other than the sum of float32
  *   bounds.c    what the machine could do: in-place scaling, lines that change hands, flags
  *   bare.c      what an operation could take: its flags and copies with no library around them
@@ -72,6 +73,9 @@ double call_bare(const struct call *call);
 
 /* The k-th operation's name; NULL after the last. */
 const char *call_name(size_t k);
+
+/* Has the other side the k-th operation, too? */
+bool call_has_other(const struct world *world, size_t k);
 
 /* Is it in the list a,b,...? NULL is a list of everything. */
 bool listed(const char *names, const char *name);

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import peers
 from scores.rows import Row, mode_of
-from scores.table import KIB, MESSAGES_TOO, MIB, MPIS, OTHERS
+from scores.table import KIB, MESSAGES_TOO, MIB, MPIS, ONECCL_OTHERS, OTHERS
 
 ROOT = Path(__file__).resolve().parents[2]
 BENCHMARKS = ROOT / "benchmarks"
@@ -190,6 +190,14 @@ def c_intel(lab: Lab) -> list[Row]:
     return c_rows(
         lab.script("peers.py", "--mpi", "intelmpi", "-o", ",".join(ops), "-e", "8M", *how)
     )
+
+
+def c_oneccl(lab: Lab) -> list[Row]:
+    if not peers.compiler_of(peers.ONECCL):
+        raise Absent("no oneCCL: pip install oneccl-devel impi-devel")
+    how = lab.choose(("-f", "4", "-r", "7", "-t", "3"), ("-f", "2048", "-r", "2", "-t", "1"))
+    ops = ",".join(("all_reduce", *ONECCL_OTHERS))
+    return c_rows(lab.script("peers.py", "--mpi", peers.ONECCL, "-o", ops, "-e", "8M", *how))
 
 
 def crowd(lab: Lab, ranks: int, *how: str) -> list[Row]:
@@ -477,6 +485,7 @@ PARTS: dict[str, Callable[[Lab], list[Row]]] = {
     "c-operations": c_operations,
     "c-messages": c_messages,
     "c-intel": c_intel,
+    "c-oneccl": c_oneccl,
     "c-4-ranks": c_4_ranks,
     "c-8-ranks": c_8_ranks,
     "python-floor": python_floor,

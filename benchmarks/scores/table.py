@@ -9,6 +9,7 @@ from scores.rows import size_text
 KIB, MIB = 1 << 10, 1 << 20
 MPIS = ("openmpi", "mpich")
 OTHERS = ("broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+ONECCL_OTHERS = OTHERS[:-2]  # it has no gather and no scatter
 # The reductions that mean nothing else than the float32 they are compared with.
 HALVES = ("bfloat16 sum", "float16 sum")
 
@@ -164,6 +165,19 @@ INTEL_GOALS = (
     _intel("all_reduce", ("all_reduce",), 1.7),
     _intel("other operations and messages", (*OTHERS, "ping", "stream"), 1.0),
     _intel("other operations and messages", (*OTHERS, "ping", "stream"), 1.5, "median"),
+)
+ONECCL_GOALS = (
+    Goal(
+        "C: all collectives against oneCCL, every size to 8 MiB",
+        "c-oneccl",
+        "ratio",
+        1.5,
+        ops=("all_reduce", *ONECCL_OTHERS),
+        sizes=powers(8, 8 * MIB, 4),
+        rivals=("oneccl",),
+        limit="ratio limit",
+        limit_of=BARE,
+    ),
 )
 
 
@@ -383,6 +397,7 @@ PROGRAM_GOALS = (
 GOALS = (
     C_GOALS
     + INTEL_GOALS
+    + ONECCL_GOALS
     + CROWD_GOALS
     + PYTHON_GOALS
     + DIRECT_GOALS

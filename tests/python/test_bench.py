@@ -450,6 +450,7 @@ def bench_without_reader(tmp_path: Path, *args: str) -> tuple[int, str]:
     return done.returncode, done.stderr.decode()
 
 
+@pytest.mark.long
 def test_a_reader_that_goes_ends_the_run_and_leaves_its_files(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     assert bench_without_reader(tmp_path, *SLOW, "-q", "--json", str(out)) == (141, "")

@@ -89,9 +89,12 @@ def with_time(report: Report, factor: float, rows: slice = slice(None)) -> Repor
 # ---- how often it is right ----
 
 
-def test_the_same_build_is_equal_and_a_fifth_is_found() -> None:
-    """Each holds in at least 19 of 20 pairs of runs. The fifth is planted in one of 22 rows."""
-    pairs = 200
+@pytest.mark.parametrize(
+    ("pairs", "share"), [(20, 0.8), pytest.param(200, 0.95, marks=pytest.mark.long)]
+)
+def test_the_same_build_is_equal_and_a_fifth_is_found(pairs: int, share: float) -> None:
+    """Each holds in at least 19 of 20 pairs of runs; few pairs may have one more that does not. The fifth
+    is planted in one of 22 rows."""
     noise = Noise(seed=1)
     equal = slower = faster = 0
     for number in range(pairs):
@@ -106,9 +109,9 @@ def test_the_same_build_is_equal_and_a_fifth_is_found() -> None:
             found = compare.compare(old, with_time(new, 1 / 1.2, place))
             faster += found.verdict == found.changes[row].verdict == FASTER
     print(f"of {pairs}: {equal} equal; of {pairs // 2} each: {slower} slower, {faster} faster")
-    assert equal >= 0.95 * pairs
-    assert slower >= 0.95 * pairs / 2
-    assert faster >= 0.95 * pairs / 2
+    assert equal >= share * pairs
+    assert slower >= share * pairs / 2
+    assert faster >= share * pairs / 2
 
 
 def test_a_fifth_in_every_row_is_found_in_nearly_every_row() -> None:

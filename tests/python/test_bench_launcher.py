@@ -12,7 +12,7 @@ import pytest
 from bench_runs import TINY, bench_environment, rows_of
 
 from shmcoll.bench import cli, options
-from shmcoll.bench.run import started_by
+from shmcoll.bench.run import hosts_team, latency, started_by
 from shmcoll.bench.run.started_by import Launched
 
 pytestmark = pytest.mark.timeout(120)
@@ -60,7 +60,26 @@ def test_only_the_first_process_speaks(
     assert capsys.readouterr() == ("", "")
     monkeypatch.setenv("RANK", "0")
     assert cli.main([]) == 2
-    assert capsys.readouterr() == ("", "shmcoll.bench: 4 ranks on several hosts: use one\n")
+    assert capsys.readouterr() == (
+        "",
+        "shmcoll.bench: 4 ranks on several hosts: start them with torchrun\n",
+    )
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--matrix", "--groups 2", "--overlap", "--bind core", "--mode skew", "--backends ruler"],
+)
+def test_what_needs_one_host_is_refused_on_several(words: str) -> None:
+    settings, _ = options.parse(words.split(), 4)
+    assert words.partition(" ")[0] in str(hosts_team.problem(settings, 4))
+    assert hosts_team.problem(options.parse([], 4)[0], 4) is None
+    assert hosts_team.problem(settings, 2) == "-g 4: the launcher has started 2 ranks"
+
+
+def test_each_rank_of_several_hosts_has_its_own_clock() -> None:
+    called, returned = [[100, 110], [5000, 5030]], [[108, 125], [5020, 5035]]
+    assert latency.of_own_clocks(called, returned) == [20, 15]
 
 
 @pytest.mark.parametrize(("theirs", "taken"), [({0, 1, 2}, [{0, 1, 2}]), ({0}, []), ({1, 2}, [])])
@@ -75,6 +94,7 @@ def test_the_first_process_takes_the_cpus_of_its_launcher(
     assert found == taken
 
 
+@pytest.mark.long
 def test_torchrun_has_one_table(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     command += ["--nproc-per-node", "3", "-m", "shmcoll.bench"]

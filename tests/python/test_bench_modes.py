@@ -269,6 +269,7 @@ class Canned:
     """A team whose ranks read their clocks as told."""
 
     label = "canned"
+    own_clocks = False
 
     def __init__(self, *phases: list[list[list[int]]]) -> None:
         self._replies = [{"phases": list(of_rank)} for of_rank in phases]
@@ -546,7 +547,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize("backend", ["shmcoll", "gloo"])
+@pytest.mark.parametrize("backend", ["shmcoll", pytest.param("gloo", marks=pytest.mark.long)])
 @pytest.mark.parametrize("mode", MODES)
 def test_every_operation_is_right(tmp_path: Path, backend: str, mode: str) -> None:
     args = ("--backends", backend, "-g", "2", "-o", "all", *MODES[mode])

@@ -83,6 +83,8 @@ def test_what_does_not_go_with_the_roof_is_told(
 class Ranks:
     """Ranks of a backend or of the bounds. Those of the bounds end in the second round."""
 
+    own_clocks = False
+
     def __init__(self, label: str) -> None:
         self.label = label
         self.asked: list[int] = []

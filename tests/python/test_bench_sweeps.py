@@ -25,6 +25,7 @@ Done = tuple[str, int | str, str]  # what, with which size or salt, by whom
 class Team:
     """Notes what it is asked for; may fail at the so-manieth of its rounds, or be interrupted."""
 
+    own_clocks = False
     label: str
     done: list[Done]
     fails: int = 0

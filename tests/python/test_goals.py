@@ -16,6 +16,8 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
 import goals  # noqa: E402
+import peers  # noqa: E402
+import reduction_threads  # noqa: E402
 from scores import parts, report, table  # noqa: E402
 from scores.judge import (  # noqa: E402
     FAILED,
@@ -646,3 +648,61 @@ def test_a_program_that_fails_is_named_with_its_log(tmp_path: Path) -> None:
     with pytest.raises(parts.Failed, match=r"-c .* ended with 3; see .*part.log"):
         lab.python("-c", "print('last words'); exit(3)")
     assert "last words" in (tmp_path / "part.log").read_text()
+
+
+# ---- benchmarks/reduction_threads.py ----
+
+
+def test_scenes_are_those_that_the_cpus_allow() -> None:
+    def scenes(ranks: int, cores: list[list[int]]) -> dict[str, tuple[list[list[int]], int]]:
+        cpus = sorted(cpu for core in cores for cpu in core)
+        found = reduction_threads.scenes_of(ranks, cpus, cores)
+        return {scene.name: (scene.cpus, scene.threads) for scene in found}
+
+    twins = scenes(2, [[0, 4], [1, 5], [2, 6], [3, 7]])
+    halves = [[0, 4, 1, 5], [2, 6, 3, 7]]
+    assert twins == {
+        "idle": ([list(range(8))] * 2, 1),
+        "busy": ([list(range(8))] * 2, 4),
+        "pinned": (halves, 4),
+        "siblings": (halves, 2),
+    }
+    assert scenes(2, [[0], [1]])["pinned"] == ([[0], [1]], 1)
+    assert list(scenes(4, [[0], [1]])) == ["idle", "busy"]
+
+
+def test_auto_loses_where_it_is_slower_nearly_each_time() -> None:
+    def row(threads: int, *auto_us: float) -> reduction_threads.Row:
+        times = {"0": [100.0] * len(auto_us), "auto": list(auto_us)}
+        return reduction_threads.Row("busy", 2, 8, threads, times)
+
+    gains, loses, by_chance = row(3, 80, 90), row(3, 120, 110), row(3, 120, 110, 90)
+    no_threads = row(0, 120, 110)
+    assert reduction_threads.verdict([gains, by_chance]) == ("auto loses 0 of 2 rows", 0)
+    assert reduction_threads.verdict([gains, loses, no_threads]) == ("auto loses 1 of 2 rows", 1)
+    assert reduction_threads.verdict([no_threads])[1] == 3
+
+
+# ---- oneCCL, which Intel MPI starts ----
+
+
+def test_oneccl_is_a_peer_where_both_wheels_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    launcher = tmp_path / "bin" / "mpiexec.hydra"
+    launcher.parent.mkdir()
+    launcher.write_text("#!/bin/sh\necho 'Intel(R) MPI Library for Linux* OS'\n")
+    launcher.chmod(0o755)
+    needed = ("include/mpi.h", "include/oneapi/ccl.hpp", "lib/libccl.so")
+    for name in needed:
+        assert peers.compiler_of(peers.ONECCL) is None, name
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    found = peers.compiler_of(peers.ONECCL)
+    assert found is not None and {"-DPEERS_ONECCL", "-lccl"} <= set(found)
+    launch, env = peers.launch_of(peers.ONECCL, 2)
+    assert launch is not None and launch[0] == str(launcher)
+    assert env["CCL_WORKER_OFFLOAD"] == "0"
+    assert "CCL_WORKER_OFFLOAD" not in peers.launch_of("intelmpi", 2)[1]

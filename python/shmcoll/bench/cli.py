@@ -12,9 +12,11 @@ from pathlib import Path
 
 from shmcoll.bench import machine, options, plan, provenance, topology
 from shmcoll.bench.judge import compare, noise, tune
-from shmcoll.bench.run import started_by
+from shmcoll.bench.run import hosts_team, started_by
+from shmcoll.bench.show.outputs import Outputs
 from shmcoll.bench.show import grids, stdout, table, units
 from shmcoll.bench.run.buffers import Buffers
+from shmcoll.bench.run.hosts_team import HostsTeam
 from shmcoll.bench.run.torch_team import Team
 from shmcoll.bench.machine import Machine
 from shmcoll.bench.run.measure import Measurement
@@ -45,26 +47,55 @@ def _main(words: list[str], output: stdout.Output) -> int:
         return tune.main(words[1:])
     launched = started_by.find(os.environ)
     if launched is not None:
+        if launched.local_size != launched.size:
+            return _over_hosts(words, output, launched)
         if launched.rank > 0:
             return EXIT_OK  # the first process starts all ranks
-        if launched.local_size != launched.size:
-            print(
-                f"shmcoll.bench: {launched.size} ranks on several hosts: use one", file=sys.stderr
-            )
-            return EXIT_UNUSABLE
         started_by.take_cpus()
     settings, outputs = options.parse(words, launched.size if launched else None)
+    return _measure_all(words, output, settings, outputs)
+
+
+def _over_hosts(words: list[str], output: stdout.Output, launched: started_by.Launched) -> int:
+    """Every process is a rank, and the first one runs the bench."""
+    if not hosts_team.is_possible(os.environ):
+        if launched.rank > 0:
+            return EXIT_OK  # the first process says it
+        many = f"{launched.size} ranks on several hosts"
+        print(f"shmcoll.bench: {many}: start them with torchrun", file=sys.stderr)
+        return EXIT_UNUSABLE
+    settings, outputs = options.parse(words, launched.size)
+    if problem := hosts_team.problem(settings, launched.size):
+        if launched.rank == 0:
+            print(f"shmcoll.bench: {problem}", file=sys.stderr)
+        return EXIT_UNUSABLE
+    workers = hosts_team.Workers(settings, launched.local_size or 1)
+    if launched.rank > 0:
+        return workers.serve()
+    try:
+        return _measure_all(words, output, settings, outputs, workers)
+    finally:
+        workers.end()
+
+
+def _measure_all(
+    words: list[str],
+    output: stdout.Output,
+    settings: Settings,
+    outputs: Outputs,
+    workers: hosts_team.Workers | None = None,
+) -> int:
     points = plan.points(settings)
     found = provenance.gather(settings, words)
     report = Report(settings, machine.gather(), points=len(points), provenance=found)
     buffers = Buffers(settings, report.machine)
     shown = table.Table(settings.labels, settings.shown_columns)
     screen = table.make_screen(shown, outputs.quiet, rows=not settings.matrix)
-    for line in _header(report.machine, settings, found):
+    for line in _header(report.machine, settings, found, workers):
         screen.note(line)
     for line in buffers.notes(points):
         screen.note(line)
-    ended = _run(report, screen, points, buffers, output)
+    ended = _run(report, screen, points, buffers, output, workers)
     for cells in grids.lines(report) if settings.matrix else []:
         screen.styled(cells)
     for line in table.summary(report):
@@ -79,6 +110,7 @@ def _run(
     points: list[Point],
     buffers: Buffers,
     output: stdout.Output,
+    workers: hosts_team.Workers | None,
 ) -> int:
     """Fills the report. Ctrl-C (or SIGTERM), or a reader that is gone, ends it early and leaves it
     with what there is; then the exit code is that."""
@@ -87,10 +119,7 @@ def _run(
     on_int = signal.getsignal(signal.SIGINT)
     try:
         with tempfile.TemporaryDirectory(prefix="shmcoll-bench-") as scratch:
-            teams = [
-                (MpiTeam if backend in MPIS else Team)(label, backend, settings, Path(scratch))
-                for label, backend in zip(settings.labels, settings.backends)
-            ]
+            teams = _teams(settings, Path(scratch), workers)
             roof = plan.ROOF in settings.columns
             bounds = Team(plan.BOUNDS, plan.BOUNDS, settings, Path(scratch)) if roof else None
             all_teams = teams + ([bounds] if bounds else [])
@@ -102,6 +131,9 @@ def _run(
             try:
                 measurement.start()
                 _tell(measurement.failures, report.unusable, {}, "cannot be used")
+                if workers and measurement.alive:
+                    for line in hosts_team.notes(measurement.alive, workers):
+                        screen.note(line)
                 if measurement.alive:
                     _measure(report, measurement, screen, points, output)
                 measurement.stop()
@@ -115,6 +147,16 @@ def _run(
         signal.signal(signal.SIGINT, on_int)
         signal.signal(signal.SIGTERM, on_term)
     return EXIT_CLOSED if report.interrupted else EXIT_OK
+
+
+def _teams(settings: Settings, scratch: Path, workers: hosts_team.Workers | None) -> list[Team]:
+    named = list(zip(settings.labels, settings.backends))
+    if workers:
+        return [HostsTeam(label, backend, settings, workers) for label, backend in named]
+    return [
+        (MpiTeam if backend in MPIS else Team)(label, backend, settings, scratch)
+        for label, backend in named
+    ]
 
 
 def _watched_cpus(settings: Settings) -> set[int]:
@@ -163,17 +205,20 @@ def _exit_code(report: Report) -> int:
     return EXIT_FAILED if report.failed else EXIT_OK
 
 
-def _header(facts: Machine, settings: Settings, found: Provenance) -> list[str]:
+def _header(
+    facts: Machine, settings: Settings, found: Provenance, workers: hosts_team.Workers | None
+) -> list[str]:
     versions = ", ".join(f"{name} {version or '-'}" for name, version in facts.versions.items())
     usable = f"{facts.cpus_usable} usable of {facts.cpus_online}"
     quota = "" if facts.cpu_quota is None else f", cgroup quota {facts.cpu_quota:g}"
     ranks = units.count(settings.nproc, "rank")
     if settings.groups > 1:
         ranks += f" in {settings.groups} groups"
+    where = "several hosts, of which this is the first" if workers else "this host"
     built = f", commit {found.commit}" if found.commit else ""
     governor = f", governor {found.governor}" if found.governor else ""
     lines = [
-        f"# shmcoll.bench: {', '.join(settings.labels)}; {ranks} on this host",
+        f"# shmcoll.bench: {', '.join(settings.labels)}; {ranks} on {where}",
         f"# {versions}{built}, python {facts.python}, linux {facts.kernel}",
         f"# {facts.cpu}; CPUs: {usable} (affinity {facts.cpus_affinity}{quota}){governor}",
         f"# {found.topology.text()}",
@@ -189,9 +234,10 @@ def _header(facts: Machine, settings: Settings, found: Provenance) -> list[str]:
             f"{units.figure(1e3 * settings.point_time_s, 3)} ms for each "
             "and size, all backends and rounds together; the other ranks sleep"
         )
-    if (2 if settings.matrix else settings.nproc) > facts.cpus_usable:
+    here = workers.ranks_here if workers else settings.nproc
+    if (2 if settings.matrix else here) > facts.cpus_usable:
         lines.append(
-            f"# WARNING: {units.count(settings.nproc, 'rank')} share "
+            f"# WARNING: {units.count(here, 'rank')} share "
             f"{units.count(facts.cpus_usable, 'usable CPU')}: ranks take turns, and the times show "
             "the scheduler more than the backend"
         )

@@ -63,11 +63,11 @@ def cpu_quota(root: Path) -> float | None:
     return tightest_quota(root)[0]
 
 
-def tightest_quota(root: Path) -> tuple[float | None, Path]:
-    """The same, and the folder of the control group that has it."""
+def tightest_quota(root: Path, pid: int | str = "self") -> tuple[float | None, Path]:
+    """The same, and the folder of the control group that has it. pid: of another process."""
     quotas = [
         (quota, level)
-        for v1, level in group_levels(root, "cpu")
+        for v1, level in group_levels(root, "cpu", pid)
         if (quota := _quota_v1(level) if v1 else _quota_v2(level)) is not None
     ]
     return min(quotas, default=(None, root))
@@ -103,10 +103,12 @@ def tightest_memory(root: Path) -> tuple[int, Path]:
     return min(free)
 
 
-def group_levels(root: Path, controller: str) -> Iterator[tuple[bool, Path]]:
-    """(is v1, directory) of each of this process's control groups with that controller, and of all
+def group_levels(
+    root: Path, controller: str, pid: int | str = "self"
+) -> Iterator[tuple[bool, Path]]:
+    """(is v1, directory) of each of that process's control groups with that controller, and of all
     groups around it."""
-    for controllers, group in _cgroups(root):
+    for controllers, group in _cgroups(root, pid):
         v1 = bool(controllers)
         if v1 and controller not in controllers:
             continue
@@ -116,10 +118,10 @@ def group_levels(root: Path, controller: str) -> Iterator[tuple[bool, Path]]:
             yield v1, mount / level
 
 
-def _cgroups(root: Path) -> list[tuple[list[str], str]]:
+def _cgroups(root: Path, pid: int | str) -> list[tuple[list[str], str]]:
     """(controllers, path) of each line; no controllers: the unified hierarchy."""
     out = []
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in _read(root / f"proc/{pid}/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, group = rest.partition(":")
         out.append(([name for name in controllers.split(",") if name], group))

@@ -71,7 +71,8 @@ what the numbers mean:
 presets:
 {presets}
 
-under torchrun, mpirun or srun the first process starts all ranks, and the others end at once
+under torchrun, mpirun or srun the first process starts all ranks, and the others end at once; on several
+hosts, where torchrun must have started them, each process is a rank
 
 exit code: 0 good; 1 wrong values, or a backend failed during the run; 2 bad usage, or the first or all
 backends cannot be used; 130 interrupted (finished rows are printed and in the files); 141 the reader

@@ -2,6 +2,7 @@
 """Starts the ranks of each backend, and measures.
 
 torch_team  a team: the rank processes of one backend of torch; child: such a process, forked
+hosts_team  ranks on several hosts, which torchrun has started
 mpi_team    a team that mpirun has started; mpirun: the command lines of each MPI
 rendezvous  how ranks that mpirun has started find the parent
 started_by  torchrun, mpirun or srun, if one of them started this program

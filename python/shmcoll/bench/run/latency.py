@@ -25,6 +25,9 @@ in case 1.
 
 ``--mode skew`` starts every iteration anew, and rank 0, 1, ... in turn comes late. The time counts
 that the others could not use before: an iteration lasts from the late call until the last return.
+
+Ranks on several hosts have no clock in common. Each one's begins with its first call, which all make at about the same
+time, and iterations are cut as in case 1 for all operations.
 """
 
 from __future__ import annotations
@@ -60,3 +63,13 @@ def of_rooted(called: Readings, returned: Readings) -> list[int]:
     """Iterations that begin with the call of the root (or late rank), rank 0, 1, ... in turn."""
     last_return = [max(times) for times in zip(*returned)]
     return [end - called[i % len(called)][i] for i, end in enumerate(last_return)]
+
+
+def of_own_clocks(called: Readings, returned: Readings) -> list[int]:
+    """Iterations of ranks whose clocks began at different times."""
+    begins = [times[0] for times in called]
+    since = [
+        [[ns - begin for ns in times] for begin, times in zip(begins, readings)]
+        for readings in (called, returned)
+    ]
+    return of_symmetric(*since)

@@ -137,6 +137,8 @@ class Measurement:
         evaluate = latency.evaluation(self._settings.mode, OPS[point.op])
         if self._settings.overlap:
             evaluate = latency.of_started
+        if team.own_clocks:
+            evaluate = latency.of_own_clocks
         phases: list[list[int]] = [[] for _ in replies[0]["phases"]]
         for group in range(groups):
             of_members = zip(*(reply["phases"] for reply in replies[group::groups]))

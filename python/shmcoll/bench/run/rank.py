@@ -144,8 +144,8 @@ class Rank:
             self._over.leave()
 
 
-def serve(rank: Rank, channel: socket.socket) -> None:
-    """Answers requests until the parent closes its end."""
+def answer(rank: Rank, request: Message) -> Message:
+    """The reply to one request."""
     handlers: dict[str, Callable[..., Message]] = {
         "init": rank.init,
         "tune": rank.tune,
@@ -154,16 +154,19 @@ def serve(rank: Rank, channel: socket.socket) -> None:
         "time": rank.time,
         "bounds": rank.bounds,
     }
+    try:
+        return handlers[request.pop("do")](**request)
+    except Unsupported as error:
+        return {"error": str(error), "unsupported": True}
+    except Exception as error:  # the parent decides what an error means for the run
+        return {"error": _one_line(error)}
+
+
+def serve(rank: Rank, channel: socket.socket) -> None:
+    """Answers requests until the parent closes its end."""
     with channel.makefile("rw", encoding="utf-8") as lines:
         for line in lines:
-            request = json.loads(line)
-            try:
-                reply = handlers[request.pop("do")](**request)
-            except Unsupported as error:
-                reply = {"error": str(error), "unsupported": True}
-            except Exception as error:  # the parent decides what an error means for the run
-                reply = {"error": _one_line(error)}
-            lines.write(json.dumps(reply) + "\n")
+            lines.write(json.dumps(answer(rank, json.loads(line))) + "\n")
             lines.flush()
 
 

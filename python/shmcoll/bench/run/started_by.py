@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Whether torchrun, mpirun or srun has started this process, as one of many.
 
-The bench starts its ranks itself, a team for each backend. So the first process of a launcher
+On one host the bench starts its ranks itself, a team for each backend. So the first process of a launcher
 runs the bench, and the others end immediately, with 0. torchrun, Open MPI, MPICH's Hydra and srun go
 on until all processes have ended, and end the rest only if one has failed.
 """

@@ -14,7 +14,7 @@ import selectors
 import signal
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -49,8 +49,22 @@ class CannotDo(Refused):
     """Because the backend has no such thing."""
 
 
+def judge(answered: Mapping[int, Message], ranks: Sequence[int]) -> list[Message]:
+    """The answers of these ranks, in this order. Raises if one of them is an error."""
+    errors = {rank: reply["error"] for rank, reply in answered.items() if "error" in reply}
+    if len(errors) == len(ranks):
+        first = ranks[0]
+        raise (CannotDo if answered[first].get("unsupported") else Refused)(errors[first])
+    if errors:  # the others went ahead, or wait for ever: the group is no longer in step
+        rank = min(errors)
+        raise TeamError(f"{errors[rank]} (rank {rank})")
+    return [answered[rank] for rank in ranks]
+
+
 class Team:
     """The ranks of one backend. Not usable after a TeamError; ``stop`` works at any time."""
+
+    own_clocks = False  # of each rank: they do not share the machine's one
 
     def __init__(self, label: str, backend: str, settings: Settings, scratch: Path) -> None:
         self.label = label
@@ -171,19 +185,12 @@ class Team:
         """The answers of these ranks to the last request, in this order."""
         lines = self._collect(timeout_s, ranks)
         answered = {rank: json.loads(line) for rank, line in lines.items()}
-        errors = {rank: reply["error"] for rank, reply in answered.items() if "error" in reply}
-        if len(errors) == len(ranks):
-            first = ranks[0]
-            raise (CannotDo if answered[first].get("unsupported") else Refused)(errors[first])
-        if errors:  # the others went ahead, or wait for ever: the group is no longer in step
-            rank = min(errors)
-            raise TeamError(f"{errors[rank]} (rank {rank})")
         silent = [rank for rank in ranks if rank not in answered]
-        if silent:
+        if silent and not any("error" in reply for reply in answered.values()):
             names = ", ".join(map(str, silent))
             last_words = self._last_words(silent[0])
             raise TeamError(f"no answer within {timeout_s:g} s from rank {names}{last_words}")
-        return [answered[rank] for rank in ranks]
+        return judge(answered, ranks)
 
     def _collect(self, timeout_s: float, ranks: Sequence[int]) -> dict[int, bytes]:
         """The line of every one of these ranks that answers in time."""
