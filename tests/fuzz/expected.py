@@ -31,7 +31,8 @@ class Sight:
         self.world = len(program.members(self.step.group))
 
     def fold(self, inputs: list[torch.Tensor]) -> torch.Tensor:
-        return oracle.fold(inputs, self.step.op, self.hosts)
+        wide = ("partials", "wide") in self.program.options
+        return oracle.fold(inputs, self.step.op, self.hosts, wide)
 
     def count(self, part: int = 0) -> int:
         return math.prod(self.step.shapes[part])

@@ -10,7 +10,7 @@ from pathlib import Path
 import hypothesis
 from hypothesis import strategies as st
 
-import crew
+import pool
 import script
 from program import Program
 
@@ -36,7 +36,7 @@ def hunt(
     count: int,
     seed: int,
     folder: Path = script.REGRESSIONS,
-    limit: float = crew.LIMIT_S,
+    limit: float = pool.LIMIT_S,
 ) -> int:
     """Returns how many programs ran. Raises Failure with the smallest failing one as a script,
     which it has written into the folder."""
@@ -54,8 +54,8 @@ def hunt(
         if failed and time.monotonic() > since + SHRINK_S:
             raise _Enough
         try:
-            crew.check(program, limit)
-        except crew.Failure as failure:
+            pool.check(program, limit)
+        except pool.Failure as failure:
             if not failed:
                 first, since = ran, time.monotonic()
             failed.append((program, str(failure)))
@@ -63,8 +63,8 @@ def hunt(
 
     try:
         one()
-    except (_Enough, crew.Failure, hypothesis.errors.Flaky):
-        raise crew.Failure(_keep(failed, first, seed, folder, limit)) from None
+    except (_Enough, pool.Failure, hypothesis.errors.Flaky):
+        raise pool.Failure(_keep(failed, first, seed, folder, limit)) from None
     return ran
 
 
@@ -74,8 +74,8 @@ def _shorten(program: Program, text: str, limit: float) -> tuple[Program, str]:
         steps = program.steps[:index] + program.steps[index + 1 :]
         less = dataclasses.replace(program, steps=steps)
         try:
-            crew.check(less, limit)
-        except crew.Failure as failure:
+            pool.check(less, limit)
+        except pool.Failure as failure:
             program, text = less, str(failure)
     return program, text
 

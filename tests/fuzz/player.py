@@ -21,6 +21,8 @@ from program import KINDS, MAX_WORLD, End, Program
 from ranks import Rank
 from values import Cell, same_bytes
 
+import shmcoll
+
 TIMEOUT_S = 20.0  # of every operation
 
 
@@ -64,11 +66,14 @@ class Player:
     def _make_groups(self) -> None:
         timeout = datetime.timedelta(seconds=TIMEOUT_S)
         store = dist.PrefixStore(f"program{self.number}", self.rank.store)
-        self.rank.init(store=store, timeout=timeout)
+        options = dict(self.program.options)
+        own = {"pg_options": shmcoll.Options(timeout, **options)} if options else {}
+        self.rank.init(store=store, timeout=timeout, **own)
         assert dist.group.WORLD is not None
         self.groups[0] = dist.group.WORLD
         for i, members in enumerate(self.program.groups):
-            made = dist.new_group(list(members), timeout=timeout)
+            own = {"pg_options": shmcoll.Options(timeout, **options)} if options else {}
+            made = dist.new_group(list(members), timeout=timeout, **own)
             if self.rank.rank in members:
                 self.groups[i + 1] = made
 

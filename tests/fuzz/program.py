@@ -77,13 +77,16 @@ class Program(_Text):
     threads: tuple[int, ...] = (0,)  # group g belongs to thread threads[g % len] of each rank
     settings: tuple[tuple[str, str], ...] = ()  # of the environment
     seed: int = 0  # of all values
+    options: tuple[tuple[str, str], ...] = ()  # of all groups
     steps: tuple[Step, ...] = ()
 
     def members(self, group: int) -> tuple[int, ...]:
         return self.groups[group - 1] if group else tuple(range(self.world))
 
     def hosts(self, group: int) -> list[int]:
-        """The host of each member, as SHMCOLL_FAKE_HOSTS has it."""
+        """The host of each member, as SHMCOLL_FAKE_HOSTS has it, if it matters for the bits of sums."""
+        if ("order", "rank") in self.options:
+            return []
         fake = dict(self.settings).get("SHMCOLL_FAKE_HOSTS", f"1x{MAX_WORLD}")
         hosts, ranks = map(int, fake.split("x"))
         return [min(rank // ranks, hosts - 1) for rank in self.members(group)]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import zlib
 from pathlib import Path
 
-import crew
+import pool
 from program import Program
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -55,11 +55,11 @@ def load(path: Path) -> Program:
 def run(program: Program) -> int:
     """The exit status."""
     try:
-        crew.check(program)
-    except crew.Failure as failure:
+        pool.check(program)
+    except pool.Failure as failure:
         print(failure)
         return 1
     finally:
-        crew.end_all()
+        pool.end_all()
     print("the results are right")
     return 0

@@ -63,6 +63,14 @@ SETTINGS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("SHMCOLL_FAKE_HOSTS", "2x2"), ("GLOO_SOCKET_IFNAME", "lo"), ("SHMCOLL_LOG", "off")),
     (("SHMCOLL_FAKE_HOSTS", "3x1"), ("GLOO_SOCKET_IFNAME", "lo"), ("SHMCOLL_LOG", "off")),
 )
+OVER_HOSTS = tuple(setting for setting in SETTINGS if dict(setting).get("SHMCOLL_FAKE_HOSTS"))
+# Of groups over several hosts.
+OPTIONS: tuple[tuple[tuple[str, str], ...], ...] = (
+    (),
+    (("order", "rank"),),
+    (("partials", "wide"),),
+    (("order", "rank"), ("partials", "wide")),
+)
 NAMES = tuple(KINDS)
 
 
@@ -219,7 +227,11 @@ def steps(draw: Draw, sizes: tuple[int, ...], names: tuple[str, ...]) -> Step:
 
 
 @st.composite
-def programs(draw: Draw, names: tuple[str, ...] = NAMES) -> Program:
+def programs(
+    draw: Draw,
+    names: tuple[str, ...] = NAMES,
+    settings_from: tuple[tuple[tuple[str, str], ...], ...] = SETTINGS,
+) -> Program:
     """names: of the kinds of steps."""
     world = draw(st.integers(2, 5))
     member = st.integers(0, world - 1)
@@ -228,9 +240,12 @@ def programs(draw: Draw, names: tuple[str, ...] = NAMES) -> Program:
     threads = (0,)
     if groups and draw(st.booleans()):
         threads = tuple(draw(st.lists(st.integers(0, 1), min_size=2, max_size=4)))
-    settings = draw(st.sampled_from(SETTINGS))
+    settings = draw(st.sampled_from(settings_from))
+    options = draw(st.sampled_from(OPTIONS if settings in OVER_HOSTS else ((),)))
+    if ("order", "rank") in options:
+        names = tuple(name for name in names if name != "all_reduce_sparse")  # has none of floats
     sizes = (world, *map(len, groups))
     length = draw(st.sampled_from((1, 6, 12)))
     made = draw(st.lists(steps(sizes, names), min_size=length, max_size=2 * length))
     seed = draw(st.integers(0, 9999))
-    return Program(world, groups, threads, settings, seed, tuple(made))
+    return Program(world, groups, threads, settings, seed, options, tuple(made))

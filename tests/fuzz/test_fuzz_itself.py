@@ -18,13 +18,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import crew
 import player
+import pool
 import ranks
 import script
 from hunt import hunt
 from program import HOWS, KINDS, End, Program, Step
-from strategies import NAMES, SETTINGS, programs
+from strategies import NAMES, OPTIONS, SETTINGS, programs
 from values import LAYOUTS, Cell, content
 
 pytestmark = pytest.mark.timeout(0)
@@ -33,9 +33,9 @@ pytestmark = pytest.mark.timeout(0)
 @pytest.fixture(autouse=True)
 def _fresh_ranks() -> Iterator[None]:
     """Ranks that are forked after the patch, and gone before the next test."""
-    crew.end_all()
+    pool.end_all()
     yield
-    crew.end_all()
+    pool.end_all()
 
 
 def plant(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., Any]) -> None:
@@ -49,7 +49,7 @@ def test_idle_steps_go_when_hypothesis_has_no_time(
 ) -> None:
     plant(monkeypatch, "broadcast", lambda right, *args, **named: None)
     monkeypatch.setattr("hunt.SHRINK_S", 0.0)
-    with pytest.raises(crew.Failure, match="was the first to fail, 1 did"):
+    with pytest.raises(pool.Failure, match="was the first to fail, 1 did"):
         hunt(programs(("broadcast", "barrier")), 200, seed=2, folder=tmp_path)
     (path,) = tmp_path.iterdir()
     assert [step.kind for step in script.load(path).steps] == ["broadcast"]
@@ -66,7 +66,7 @@ def test_a_wrong_element_is_found_made_small_and_runs_alone(
 
     plant(monkeypatch, "broadcast", wrong)
     monkeypatch.setattr("hunt.SHRINK_S", 3600.0)  # a busy machine makes it no larger
-    with pytest.raises(crew.Failure, match="elements, first 99") as failure:
+    with pytest.raises(pool.Failure, match="elements, first 99") as failure:
         hunt(programs(("broadcast", "barrier")), 200, seed=1, folder=tmp_path)
     (path,) = tmp_path.iterdir()
     assert path.read_text() in str(failure.value)
@@ -92,21 +92,21 @@ def test_a_hang_is_a_failure_with_the_stacks_of_all_ranks(monkeypatch: pytest.Mo
 
     plant(monkeypatch, "barrier", never)
     monkeypatch.setattr(ranks, "native_stacks", lambda pid: "")  # the debugger takes long
-    with pytest.raises(crew.Failure, match="a hang") as failure:
-        crew.check(Program(2, steps=(Step("barrier"),)), limit=3)
+    with pytest.raises(pool.Failure, match="a hang") as failure:
+        pool.check(Program(2, steps=(Step("barrier"),)), limit=3)
     assert len(re.findall(r"line \d+ in never", str(failure.value))) == 2
 
 
 def test_a_rank_that_dies_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, "barrier", lambda right, *args, **named: os._exit(3))
-    with pytest.raises(crew.Failure, match="has ended"):
-        crew.check(Program(2, steps=(Step("barrier"),)))
+    with pytest.raises(pool.Failure, match="has ended"):
+        pool.check(Program(2, steps=(Step("barrier"),)))
 
 
 def check_with(monkeypatch: pytest.MonkeyPatch, wrong: Callable[..., Any], *steps: Step) -> None:
     """Of all-reduces."""
     plant(monkeypatch, "all_reduce", wrong)
-    crew.check(Program(2, steps=steps))
+    pool.check(Program(2, steps=steps))
 
 
 def test_a_write_beside_the_tensor_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +114,7 @@ def test_a_write_beside_the_tensor_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
         tensor.as_strided((1,), (1,), tensor.storage_offset() + 1).fill_(1)
         return right(tensor, *args, **named)
 
-    with pytest.raises(crew.Failure, match="next to the tensor"):
+    with pytest.raises(pool.Failure, match="next to the tensor"):
         check_with(monkeypatch, wrong, Step("all_reduce", shapes=((9,),), layouts=("gaps",)))
 
 
@@ -129,7 +129,7 @@ def test_a_work_that_ends_too_early_is_seen(monkeypatch: pytest.MonkeyPatch) -> 
         return Early()
 
     late = Step("all_reduce", shapes=((9,),), ends=(End("wait"),), delays_ms=(0, 200))
-    with pytest.raises(crew.Failure, match="instead of"):
+    with pytest.raises(pool.Failure, match="instead of"):
         check_with(monkeypatch, wrong, late, Step("barrier"))
 
 
@@ -138,8 +138,8 @@ _kept: Any = None
 
 def test_a_barrier_that_does_not_wait_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, "barrier", lambda right, *args, **named: None)
-    with pytest.raises(crew.Failure, match="before rank 1 came"):
-        crew.check(Program(2, steps=(Step("barrier", delays_ms=(0, 300)),)))
+    with pytest.raises(pool.Failure, match="before rank 1 came"):
+        pool.check(Program(2, steps=(Step("barrier", delays_ms=(0, 300)),)))
 
 
 def test_an_input_that_is_written_to_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,8 +149,8 @@ def test_an_input_that_is_written_to_is_seen(monkeypatch: pytest.MonkeyPatch) ->
         return work
 
     plant(monkeypatch, "all_gather", wrong)
-    with pytest.raises(crew.Failure, match="an input was written to"):
-        crew.check(Program(2, steps=(Step("all_gather", shapes=((9,),)),)))
+    with pytest.raises(pool.Failure, match="an input was written to"):
+        pool.check(Program(2, steps=(Step("all_gather", shapes=((9,),)),)))
 
 
 @pytest.mark.parametrize("what", ["value", "place", "everything"])
@@ -164,8 +164,8 @@ def test_a_wrong_sparse_sum_is_seen(monkeypatch: pytest.MonkeyPatch, what: str) 
 
     plant(monkeypatch, "all_reduce", wrong)
     step = Step("all_reduce_sparse", form="coalesced", shapes=((300,), ()), counts=((9, 20),))
-    with pytest.raises(crew.Failure, match="instead of"):
-        crew.check(Program(2, steps=(step,)))
+    with pytest.raises(pool.Failure, match="instead of"):
+        pool.check(Program(2, steps=(step,)))
 
 
 def test_the_smallest_failing_bits_of_nan_are_told_apart_when_bytes_are_moved() -> None:
@@ -202,13 +202,27 @@ def test_programs_have_everything_in_them() -> None:
     @hypothesis.given(programs())
     def look(program: Program) -> None:
         seen.update((program.world, program.settings, len(set(program.threads)) > 1))
+        seen.update([program.options] if program.options else [])
         for step in program.steps:
             seen.update([(step.kind, step.form), step.op, step.dtype, *step.layouts])
             seen.update([end.how for end in step.ends] + [step.repeat > 1])
 
     for seed in range(20):
         hypothesis.seed(seed)(look)()
-    wanted = [2, 3, 4, 5, *SETTINGS, *HOWS, *LAYOUTS, "sync", "premul_sum", "bits8", "qint8"]
+    wanted = [
+        2,
+        3,
+        4,
+        5,
+        *SETTINGS,
+        *OPTIONS[1:],
+        *HOWS,
+        *LAYOUTS,
+        "sync",
+        "premul_sum",
+        "bits8",
+        "qint8",
+    ]
     wanted += [(name, form) for name in NAMES for form in KINDS[name].forms]
     assert [item for item in wanted if seen[item] < 3] == []
 
@@ -217,4 +231,4 @@ def test_a_program_is_the_text_that_makes_it() -> None:
     program = Program(3, ((0, 2),), seed=4, steps=(Step("gather", 1, ends=(End("wait", 2),)),))
     names = {"Program": Program, "Step": Step, "End": End}
     assert eval(program.text(), names) == eval(repr(program), names) == program
-    assert player.TIMEOUT_S < crew.LIMIT_S
+    assert player.TIMEOUT_S < pool.LIMIT_S

@@ -13,7 +13,7 @@ TEXT = (pathlib.Path(__file__).parents[2] / "pyproject.toml").read_text()
 def group(name: str) -> list[str]:
     """The list of `name = [...]` under [dependency-groups]."""
     block = TEXT.split("[dependency-groups]")[1]
-    found = re.search(rf"^{name} = (\[.*?\])", block, re.M | re.S)
+    found = re.search(rf"^{name} = (\[.*?\])$", block, re.M | re.S)  # an extra has brackets, too
     if not found:
         raise SystemExit(f"pyproject.toml has no group {name!r}")
     return list(ast.literal_eval(found[1]))

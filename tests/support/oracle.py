@@ -70,11 +70,16 @@ def plain(dtype: torch.dtype, count: int, seed: int) -> torch.Tensor:
     return (torch.randn(count, generator=rng) * 4).to(dtype)
 
 
-def fold(inputs: list[torch.Tensor], name: str, hosts: Sequence[int] = ()) -> torch.Tensor:
-    """The result, from the inputs of all ranks in rank order; hosts: the host of each, if there are several."""
+def fold(
+    inputs: list[torch.Tensor], name: str, hosts: Sequence[int] = (), wide: bool = False
+) -> torch.Tensor:
+    """The result, from the inputs of all ranks in rank order.
+
+    hosts: the host of each, if there are several; wide: partials="wide".
+    """
     dtype = inputs[0].dtype
     if len(set(hosts)) > 1 and dtype in (*FLOATS, *COMPLEX) and name not in ("min", "max"):
-        return _fold_over_hosts(inputs, name, hosts)
+        return _fold_over_hosts(inputs, name, hosts, wide)
     if dtype == torch.bool:
         return _fold_bool(inputs, name)
     if dtype in COMPLEX:
@@ -86,17 +91,20 @@ def fold(inputs: list[torch.Tensor], name: str, hosts: Sequence[int] = ()) -> to
     return _fold_ints([t.numpy() for t in inputs], name)
 
 
-def _fold_over_hosts(inputs: list[torch.Tensor], name: str, hosts: Sequence[int]) -> torch.Tensor:
+def _fold_over_hosts(
+    inputs: list[torch.Tensor], name: str, hosts: Sequence[int], wide: bool
+) -> torch.Tensor:
     """Each host's ranks in order, and then the hosts in the order of their first ranks."""
     dtype = inputs[0].dtype
-    wide = [t.to(torch.float32) if dtype in NARROW else t for t in inputs]
+    given = [t.to(torch.float32) if dtype in NARROW else t for t in inputs]
     if name == "premul_sum":
-        wide = [_scaled(t, rank) for rank, t in enumerate(wide)]
+        given = [_scaled(t, rank) for rank, t in enumerate(given)]
     step = "product" if name == "product" else "sum"
+    rounds = dtype == torch.bfloat16 and not wide
     partials = []
     for host in dict.fromkeys(hosts):
-        total = fold([t for t, where in zip(wide, hosts) if where == host], step)
-        partials.append(total.to(dtype).to(torch.float32) if dtype == torch.bfloat16 else total)
+        total = fold([t for t, where in zip(given, hosts) if where == host], step)
+        partials.append(total.to(dtype).to(torch.float32) if rounds else total)
     total = fold(partials, step)
     if name == "avg" and dtype in COMPLEX:  # whose division by a number multiplies
         torch.view_as_real(total).div_(len(inputs))

@@ -19,14 +19,14 @@ from ranks import Rank, Run, freeze_heap
 
 LIMIT_S = float(os.environ.get("SHMCOLL_FUZZ_LIMIT_S", "60"))  # of one program; then it hangs
 GRACE_S = 3.0  # for the other ranks, when one has told of a failure
-MOST_CREWS = 12
+MOST_POOLS = 12
 
 
 class Failure(AssertionError):
     """The program went wrong."""
 
 
-class Crew:
+class Pool:
     def __init__(self, world: int, settings: tuple[tuple[str, str], ...]) -> None:
         self.world = world
         self._played = 0
@@ -68,7 +68,7 @@ class Crew:
         finally:
             for end in ends:
                 os.close(end)
-        return self._judge(told, limit)
+        return self._complaint(told, limit)
 
     def _gather(self, told: dict[int, str], ends: dict[int, int], deadline: float) -> bool:
         """Takes what ranks tell, or their deaths; False when the time is over."""
@@ -84,7 +84,7 @@ class Crew:
                 told[rank] = f"rank {rank} has ended\n"
         return bool(ready)
 
-    def _judge(self, told: dict[int, str], limit: float) -> str:
+    def _complaint(self, told: dict[int, str], limit: float) -> str:
         # The ranks whose group failed come after the one that made it fail.
         wrong = sorted(filter(None, told.values()), key=lambda text: "DistBackendError" in text)
         if not wrong and len(told) == self.world:
@@ -104,27 +104,27 @@ class Crew:
         self._run.end()
 
 
-_crews: dict[tuple[int, tuple[tuple[str, str], ...]], Crew] = {}
+_pools: dict[tuple[int, tuple[tuple[str, str], ...]], Pool] = {}
 
 
 def check(program: Program, limit: float = LIMIT_S) -> None:
     """Raises Failure."""
     key = (program.world, program.settings)
-    crew = _crews.pop(key, None) or Crew(*key)
-    _crews[key] = crew  # the last used is the last
+    pool = _pools.pop(key, None) or Pool(*key)
+    _pools[key] = pool  # the last used is the last
     failed = True
     try:
-        text = crew.play(program, limit)
+        text = pool.play(program, limit)
         failed = bool(text)
     finally:
         if failed:
-            _crews.pop(key).end()
-    while len(_crews) > MOST_CREWS:
-        _crews.pop(next(iter(_crews))).end()
+            _pools.pop(key).end()
+    while len(_pools) > MOST_POOLS:
+        _pools.pop(next(iter(_pools))).end()
     if text:
         raise Failure(text)
 
 
 def end_all() -> None:
-    while _crews:
-        _crews.popitem()[1].end()
+    while _pools:
+        _pools.popitem()[1].end()
