@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+import ranks
 import torch
 from processes import processes_with
 
@@ -24,7 +26,8 @@ FRAMEWORKS = sorted({script.parent for script in (EXAMPLES / "frameworks").glob(
 
 pytestmark = pytest.mark.timeout(180)
 
-pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
+if importlib.util.find_spec("sklearn") is None:  # an import would cost each worker two seconds
+    pytest.skip("the digits come with scikit-learn", allow_module_level=True)
 
 
 def load(name: str) -> ModuleType:
@@ -75,10 +78,15 @@ def test_the_demo_trains_and_writes_its_figures(tmp_path: Path) -> None:
         assert len(result[name]) == 44
 
 
-def test_the_demo_says_how_to_start_it(tmp_path: Path) -> None:
-    done = run(EXAMPLES / "digits_ddp.py", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "start me with: torchrun" in done.stderr
+def test_the_demo_says_how_to_start_it() -> None:
+    def body(rank: ranks.Rank) -> None:
+        os.environ.pop("RANK", None)
+        sys.argv = [str(EXAMPLES / "digits_ddp.py")]
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+    [ended] = ranks.outcomes(1, body)  # a fork: torch is there already
+    assert (ended.error, ended.text) == ("SystemExit", "2"), ranks.describe(ended)
+    assert "start me with: torchrun" in ended.output
 
 
 def test_a_model_makes_the_same_tokens_however_it_communicates(tmp_path: Path) -> None:
@@ -98,9 +106,11 @@ def test_a_model_makes_the_same_tokens_however_it_communicates(tmp_path: Path) -
     assert shape.error(3) == "--heads 4 cannot be divided among 3 ranks"
 
 
-# The comparison is what is asked here: one rank each gives two curves, too.
+# The comparison is what is asked here: one rank each gives two curves, too. The demo's test compares two
+# backends in the default lane.
 
 
+@pytest.mark.long
 def test_the_same_backend_twice_is_bitwise_equal(tmp_path: Path) -> None:
     done = compare(tmp_path, "gloo", "gloo", "--epochs", "1", "--rounds", "1", "--nproc", "1")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -112,6 +122,7 @@ def test_the_same_backend_twice_is_bitwise_equal(tmp_path: Path) -> None:
         assert (tmp_path / "out" / "digits.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_another_seed_is_a_disagreement(tmp_path: Path) -> None:
     args = ("gloo", "gloo", "--seed", "0", "1", "--epochs", "1", "--rounds", "1", "--nproc", "1")
     done = compare(tmp_path, *args)
@@ -120,6 +131,7 @@ def test_another_seed_is_a_disagreement(tmp_path: Path) -> None:
     assert "VERDICT: gloo DISAGREES with gloo#2" in done.stdout
 
 
+@pytest.mark.long
 def test_a_run_that_fails_is_told_with_its_reason(tmp_path: Path) -> None:
     args = ("nosuch", "gloo", "--epochs", "1", "--rounds", "1", "--nproc", "1")
     done = compare(tmp_path, *args)
@@ -153,7 +165,11 @@ def ranks_of(directory: Path) -> list[int]:
 # ---- the examples of frameworks ----
 
 
-@pytest.mark.parametrize("args", [("ddp",), ("fsdp2", "--switch")], ids=" ".join)
+@pytest.mark.parametrize(
+    "args",
+    [("ddp",), pytest.param(("fsdp2", "--switch"), marks=pytest.mark.long)],
+    ids=" ".join,
+)
 def test_a_framework_gives_what_it_gives_under_gloo(tmp_path: Path, args: tuple[str, ...]) -> None:
     """Two that need no download. `make frameworks` runs all."""
     compare = EXAMPLES / "frameworks" / "common" / "compare.py"

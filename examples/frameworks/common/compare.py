@@ -66,6 +66,7 @@ EXAMPLES = (
     Run("deepspeed/train.py"),
     Run("ray/train.py", torchrun=False),
     Run("torchrec/train.py"),
+    Run("torchft/train.py", torchrun=False),
     Run("checkpoint/save.py", ("sync",)),
     Run("checkpoint/save.py", ("async",)),
     Run("torchmetrics/evaluate.py"),
