@@ -14,6 +14,9 @@ SYSTEM = re.compile(
     r"|lib(torch|torch_cpu|torch_python|c10)\.so|libshmcoll\w*(-[\d.]+)?\.so(\.\d+)?"
 )
 
+# Older C libraries have these, too, but linked into each program.
+STATIC = {"stat", "lstat", "fstat", "fstatat", "mknod", "mknodat"}
+
 
 def _readelf(option: str, file: Path) -> str:
     command = ["readelf", "-W", option, str(file)]
@@ -27,16 +30,31 @@ def foreign(file: Path) -> set[str]:
     return {name for name in needed if not SYSTEM.fullmatch(name)}
 
 
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
+
+
+def _versions(file: Path) -> set[tuple[str, str, str]]:
+    """(UND or where it is, name, version) of the symbols that have a version of the C library."""
+    return set(re.findall(r" (\w+) (\w+)@@?GLIBC_([\d.]+)", _readelf("--dyn-syms", file), re.M))
+
+
+def missing(file: Path) -> set[str]:
+    """The functions that it takes from this machine's C library, and that manylinux_2_28's does not have."""
+    mapped = re.findall(r"/\S*/lib(?:c|m|pthread)[.-]\S+", Path("/proc/self/maps").read_text())
+    offered = set().union(*(_versions(Path(path)) for path in set(mapped)))
+    assert offered, mapped
+    old = {name for _, name, version in offered if _numbers(version) <= _numbers(NEWEST["GLIBC"])}
+    return {name for where, name, _ in _versions(file) if where == "UND"} - old - STATIC
+
+
 def too_new(file: Path, *families: str) -> set[str]:
     """The versions of symbols that manylinux_2_28 does not have, of these families: GLIBC, GLIBCXX, ..."""
     found = set(re.findall(r"Name: (\w+?)_([\d.]+)\b", _readelf("-V", file)))
     assert any(family in families for family, _ in found), f"{file} has no versions: {found}"
 
-    def numbers(version: str) -> list[int]:
-        return [int(number) for number in version.split(".")]
-
     return {
         f"{family}_{version}"
         for family, version in found
-        if family in families and numbers(version) > numbers(NEWEST[family])
+        if family in families and _numbers(version) > _numbers(NEWEST[family])
     }

@@ -21,13 +21,9 @@ def _folder(torch: Any) -> pathlib.Path:
     return cache / "shmcoll" / f"{_load.build_facts()['version']}-{torch.__version__}"
 
 
-def _library() -> pathlib.Path:
-    return _load._HERE / "lib" / "libshmcoll.so.0"
-
-
 def _core_hash() -> str:
     """Which core a glue was built over."""
-    return hashlib.sha256(_library().read_bytes()).hexdigest()
+    return hashlib.sha256(_load.library("libshmcoll").read_bytes()).hexdigest()
 
 
 def _glue(folder: pathlib.Path) -> pathlib.Path:

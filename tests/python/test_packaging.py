@@ -23,6 +23,7 @@ ROOT = Path(__file__).parents[2]
 sys.path += [str(ROOT / "tests/lint"), str(ROOT / "packaging")]
 
 import elf  # noqa: E402
+import groups  # noqa: E402
 import shmcoll  # noqa: E402
 from common import repo_files  # noqa: E402
 
@@ -183,6 +184,7 @@ def test_the_built_libraries_ask_for_nothing_that_torch_does_without() -> None:
     assert len(built) >= 3, built
     for library in (*built, *package.glob("_C.*.so")):
         assert elf.foreign(library) == set(), library
+        assert elf.missing(library) == set(), library
         if not library.name.startswith(("libshmcoll.", "libshmcoll_cuda.")):  # those are C
             assert elf.too_new(library, "GLIBCXX", "CXXABI", "GCC") == set(), library
 
@@ -209,6 +211,9 @@ def test_what_the_workflows_and_the_extras_name_is_there() -> None:
     text = (ROOT / "pyproject.toml").read_text()
     extras = text.split("[project.optional-dependencies]\n")[1].split("\n\n")[0]
     assert re.findall(r"^(\w+) = ", extras, re.M) == ["bench", "tools", "mpi"]
+    for name in ("docs", "examples", "dev", "release", "wheels"):  # the Makefile's
+        assert groups.group(name)
+    assert groups.group("release")[-1] == "reuse"  # after one with an extra in brackets
 
 
 def test_objects_of_another_torch_are_not_used_again(tree: Tree) -> None:
