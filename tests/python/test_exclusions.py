@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import importlib.util
 import pathlib
 import re
 import sys
+import threading
 import types
 
 import pytest
@@ -78,3 +80,86 @@ def test_a_longer_lane_runs_what_a_default_lane_leaves_out(runner):
                 longest.labels, f"{folder}-slice"
             )
         assert lane.build == longest.build and not longest.without
+
+
+def test_a_longer_lane_runs_the_marked_tests_that_a_default_lane_leaves_out(runner):
+    longer = [lane for lanes in runner.LONG_LANES.values() for lane in lanes]
+    left = [lane for lane in runner.DEFAULT_LANES if any("not long" in one for one in lane.options)]
+    assert left
+    for folder in {folder for lane in left for folder in lane.files} - {"tests/proc"}:
+        takes = [lane.options in ((), ("-m=long",)) for lane in longer if lane.files == (folder,)]
+        assert any(takes), folder
+
+
+def test_a_part_of_a_lane_has_its_name(runner):
+    [both] = [lane for lane in runner.DEFAULT_LANES if "+" in lane.name]
+    [part] = runner.lanes_named(runner.DEFAULT_LANES, "hosts")
+    assert (part.name, part.files, part.options) == ("hosts", ("tests/hosts",), both.options)
+    assert runner.lanes_named(runner.DEFAULT_LANES, both.name) == [both]
+    assert runner.lanes_named(runner.DEFAULT_LANES, "no such lane") == []
+
+
+def order_of(runner, monkeypatch, lanes):
+    """What run_lanes() begins and ends, in order. The background is slow: it ends when it has seen the lane
+    that waits end."""
+    said, waited = [], threading.Event()
+
+    def run_lane(lane, jobs, only):
+        said.append(f"{lane.name} begins{' in the background' * lane.background}")
+        if lane.background:
+            assert waited.wait(10)
+        said.append(f"{lane.name} ends")
+        if lane.waits:
+            waited.set()
+        return runner.Result(lane.name, True, 1.0, "", [])
+
+    monkeypatch.setattr(runner, "run_lane", run_lane)
+    results = runner.run_lanes(lanes, 2, "")
+    assert sorted(result.lane for result in results) == sorted(lane.name for lane in lanes)
+    return said
+
+
+def test_a_lane_that_computes_runs_while_others_wait_and_never_beside_one_that_is_alone(
+    runner, monkeypatch
+):
+    models, waits = runner.Lane("models", computes=True), runner.Lane("waits", waits=True)
+    first, alone = runner.Lane("first"), runner.Lane("alone", alone=True)
+    said = order_of(runner, monkeypatch, [models, first, waits, alone])
+    assert said[:2] == ["first begins", "first ends"]
+    assert said.index("models begins in the background") < said.index("waits ends")
+    assert said.index("waits ends") < said.index("models ends") < said.index("alone begins")
+
+
+def test_a_lane_that_computes_runs_by_itself_where_none_waits(runner, monkeypatch):
+    lanes = [runner.Lane("models", computes=True), runner.Lane("alone", alone=True)]
+    said = order_of(runner, monkeypatch, lanes)
+    assert said == ["models begins", "models ends", "alone begins", "alone ends"]
+
+
+def test_a_lane_in_the_background_needs_no_build_and_no_other_lane_of_its_folder(runner):
+    lanes = runner.DEFAULT_LANES
+    computing = [lane for lane in lanes if lane.computes]
+    assert computing and any(lane.waits for lane in lanes)
+    first = [lane.waits for lane in lanes].index(True)
+    for lane in computing:
+        built = [one for one in lanes[:first] if one.build is lane.build and not one.targets]
+        assert any(not one.computes for one in built), lane.name
+        assert lane.folder and all(one.folder != lane.folder for one in lanes if one is not lane)
+
+
+def test_a_command_in_the_background_is_shown_at_once_when_it_has_ended(runner, capsys):
+    before = runner.spent.seconds
+    busy = "import time; print(1, flush=True); end = time.process_time() + 0.2\n"
+    busy += "while time.process_time() < end: pass\nprint(2); raise SystemExit(3)"
+    for background in (False, True):
+        status, output = runner.run([sys.executable, "-c", busy], background=background)
+        assert (status, output) == (3, "1\n2\n")
+        shown = capsys.readouterr().out
+        assert shown.startswith(f"+ {sys.executable} -c ") and shown.endswith("\n1\n2\n")
+    assert 0.4 <= runner.spent.seconds - before < 5
+
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:  # another lane's are not counted
+        elsewhere = runner.spent.seconds
+        assert pool.submit(runner.run, [sys.executable, "-c", busy]).result()[0] == 3
+        assert pool.submit(lambda: runner.spent.seconds).result() >= 0.2
+    assert runner.spent.seconds == elsewhere

@@ -357,5 +357,7 @@ def test_after_the_goodbye_calls_fail_and_nothing_hangs(tmp_path: Path) -> None:
 
 def test_a_process_may_end_while_a_callback_runs(tmp_path: Path) -> None:
     first, second = two_processes(CALLBACK, tmp_path)
-    assert first == (0, "the end\nslept\n")
+    # A peer that a busy machine keeps for five seconds is late, and said to be.
+    said = [line for line in first[1].splitlines() if "has waited" not in line]
+    assert (first[0], said) == (0, ["the end", "slept"]), first
     assert second[0] == 0 and "the end\n" in second[1]

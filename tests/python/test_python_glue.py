@@ -309,9 +309,10 @@ def test_a_nightly_takes_a_compiled_glue_only_if_it_was_built_for_it(
     assert _load.find_glue(release) == compiled
     assert _load.find_glue(nightly) == PACKAGE / "lib/libshmcoll_python.so.0"
     monkeypatch.setattr(
-        _load, "build_facts", lambda: {"torch": nightly.__version__, "version": "0"}
+        _load, "build_facts", lambda: {"torch": nightly.__version__, "version": "7.1.0rc1"}
     )
     assert _load.find_glue(nightly) == compiled
+    assert _load.library("libshmcoll").name == "libshmcoll.so.7"
 
 
 def test_two_installations_and_another_machine_are_named(

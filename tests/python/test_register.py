@@ -12,9 +12,11 @@ import ctypes
 import importlib
 import json
 import os
+import pickle
 import re
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
 
@@ -25,6 +27,7 @@ from torch._C._distributed_c10d import Backend
 
 import _shmcoll_autoload
 import shmcoll
+import system_calls
 from ranks import Rank, run
 
 ROOT = Path(__file__).parents[2]
@@ -229,11 +232,7 @@ print(torch.ones(2).sum().item())
 
 def test_options_are_unpickled_where_nothing_has_been_loaded(site: Site) -> None:
     site.link()
-    text = """
-import pickle, sys, torch, shmcoll
-sys.stdout.write(pickle.dumps(shmcoll.Options(tuning="depth=4")).hex())
-"""
-    pickled = succeed(site.python(text))
+    [pickled] = run(1, lambda rank: pickle.dumps(shmcoll.Options(tuning="depth=4")).hex())
     text = f"import pickle; print(pickle.loads(bytes.fromhex('{pickled}')).tuning)"
     assert succeed(site.python(text)) == "depth=4\n"
 
@@ -418,9 +417,12 @@ model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 1, bias=Fal
 model(torch.full((1, 2), rank + 1.0)).sum().backward()
 assert model.module.weight.grad.tolist() == [[1.5, 1.5]]
 
-options = shmcoll.Options(datetime.timedelta(seconds=9), "depth=4")
+expect(ValueError, "rails=9", lambda: shmcoll.Options(rails=9))
+expect(TypeError, "arguments", lambda: shmcoll.Options(rails="9"))
+options = shmcoll.Options(datetime.timedelta(seconds=9), "depth=4", order="rank")
 for twin in (copy.copy(options), copy.deepcopy(options), pickle.loads(pickle.dumps(options))):
     assert isinstance(twin, shmcoll.Options) and twin.tuning == "depth=4", twin
+    assert twin.order == "rank"
     assert repr(twin) == repr(options) and twin._timeout == options._timeout
 expect(ValueError, "is negative", lambda: shmcoll.Options(datetime.timedelta(seconds=-1)))
 expect(ValueError, "nonsense", lambda: shmcoll.Options(tuning="nonsense=1"))
@@ -534,7 +536,10 @@ def test_build_info_says_what_was_built_and_what_is_here() -> None:
         "built_with_uring",
         "built_with_probes",
         "numa",
+        "numa_use",
         "uring",
+        "uring_use",
+        "futex_waitv",
         "isa",
         "isa_usable",
         "torch",
@@ -545,9 +550,27 @@ def test_build_info_says_what_was_built_and_what_is_here() -> None:
     assert info["torch"].split(".")[:2] == torch.__version__.split(".")[:2]
     assert info["max_world"] == "256"
     assert info["isa"] in info["isa_usable"] and base["isa"] == "base"
-    IO_URING_SETUP = 425
-    works = ctypes.CDLL(None).syscall(IO_URING_SETUP, 2, ctypes.create_string_buffer(120)) >= 0
+    setup = system_calls.IO_URING_SETUP
+    works = ctypes.CDLL(None).syscall(setup, 2, ctypes.create_string_buffer(120)) >= 0
     assert (info["uring"] == "yes") == (works and info["built_with_uring"] == "yes")
+    assert (info["numa_use"] == "none") == (info["numa"] == "no")
+    assert info["uring_use"] == "none"
+
+
+def test_what_a_filter_refuses_is_not_missed() -> None:
+    def body(rank: Rank) -> dict[str, str]:
+        for number in (system_calls.IO_URING_SETUP, system_calls.FUTEX_WAITV):
+            system_calls.refuse(number)
+        rank.init()
+        tensor = torch.ones(2)
+        if rank.rank == 0:
+            time.sleep(0.05)  # the other one sleeps by then
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [2, 2]
+        return shmcoll.build_info()
+
+    for info in run(2, body):
+        assert (info["uring"], info["futex_waitv"]) == ("no", "no")
 
 
 def test_options_can_be_copied_as_torch_does_and_pickled() -> None:
