@@ -3,7 +3,7 @@
 """Documents agree with the tree: links resolve, variables are documented, cited rules exist, and messages
 that the operator's page explains are those of the sources.
 
---strict: docs/operate/variables.md must exist; without it, it is only compared when it does.
+--strict: docs/reference/variables.md must exist; without it, it is only compared when it does.
 """
 
 import posixpath
@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from common import PROTOCOL, Finding, arguments, find_files, line_of, read, repo_files, report
 
 CONFIG = "src/shm/base/config.c"
-VARIABLES = "docs/operate/variables.md"
+VARIABLES = "docs/reference/variables.md"
 HANGS = "docs/operate/hangs.md"
 VARIABLE = re.compile(r"\bSHMCOLL_[A-Z0-9_]+\b")
 MESSAGE = re.compile(r"^\| `([^`]*\u2026[^`]*|[^`]* [^`]* [^`]*)` \|", re.M)
@@ -69,7 +69,7 @@ def check_links(root):
 
 
 def check_variables(root):
-    """The table of base/config.c and the variables in docs/operate/variables.md."""
+    """The table of base/config.c and the variables in docs/reference/variables.md."""
     paths = repo_files(root)
     if VARIABLES not in paths:
         return

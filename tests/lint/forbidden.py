@@ -53,7 +53,17 @@ HOME_OF_ATOMICS = ("src/shm/base/atomic.h",)
 # Of a CUDA group: who may enqueue, and what its threads and its callers both know.
 CUDA_STATE = tuple(
     f"src/cuda_ipc/{name}.*"
-    for name in ("capture", "cuda_comm", "enqueue", "lane", "mail", "mailwatch", "relay", "watch")
+    for name in (
+        "capture",
+        "cuda_comm",
+        "enqueue",
+        "failure",
+        "lane",
+        "mail",
+        "mailwatch",
+        "relay",
+        "watch",
+    )
 )
 PRIVATE_STATE = (
     *(
@@ -62,7 +72,7 @@ PRIVATE_STATE = (
         "src/shm/proto/*.c",
         "src/hosts/flights.c",
         "src/hosts/gate.c",
-        "src/hosts/life.c",
+        "src/hosts/oob.c",
     ),
     *CUDA_STATE,
     *OS,
@@ -144,6 +154,9 @@ RULES = (
         r"\bMADV_DONTFORK\b",
         "a forked child that touches such a page dies; use MADV_WIPEONFORK or a pid check",
         C_CODE,
+        (
+            "src/shm/os/os_memory.c",
+        ),  # HEAP-6: other processes' heaps, which no child has any business with
     ),
     Rule(
         calls("signal sigaction"),

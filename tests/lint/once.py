@@ -16,20 +16,20 @@ from csource import Source
 
 # Give a struct of shared memory.
 STRUCTS = (
-    r"shc_seat_(?:header|abort|told|member|identity_shm|progress|bell|call|said|reason|offer|cma"
+    r"shc_seat_(?:header|abort|decision|member|identity_shm|progress|bell|call|call_record|reason|offer|cma"
     r"|mail_bell)|shc_pair_(?:ack|line|line_for|draft)"
     r"|shc_host_(?:header|part|lane|word|end)"
 )
 # Give bytes of it.
 BYTES = (
     r"shc_seat_(?:small_slot|slot_in|relay)|shc_(?:task|call)_payload|shc_round_place"
-    r"|shc_arena_(?:shouts|cells)|shc_(?:task|exchange)_(?:write|read)_cell|shc_place_at|shc_hand_off_at"
+    r"|shc_arena_(?:bcast_slots|cells)|shc_(?:task|exchange)_(?:write|read)_cell|shc_place_at|shc_hand_off_at"
     r"|shc_p2p_piece|shc_host_(?:halves|counts)|table_of|packed_at"
 )
 CALL = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"  # arguments, parentheses in them
 # May be given the address of a word of it.
 MAY_HAVE = re.compile(
-    r"shc_a(?:32|64)_\w+|shc_(?:copy_(?:text_)?once|line_is|keeper_\w+|host_(?:device|pointer|index))"
+    r"shc_a(?:32|64)_\w+|shc_(?:copy_(?:text_)?once|line_is|liveness_\w+|host_(?:device|pointer|index))"
     r"|shc_lane_(?:tell|await|done|published)"
     r"|shc_wait_(?:has_)?reached|shc_os_futex_\w+|shc_bell_\w+|shc_cu_pointer|SHC_READ_ONCE|sizeof"
     r"|shc_timeline_init|shc_line_put_(?:head|place)|shc_tuning_share"  # the last two store there

@@ -94,7 +94,7 @@ class Docs(LintTest):
         self.assertIn("does not exist yet", run_lint("docs", root).stdout)
         done = run_lint("docs", root, "--strict")
         self.assertEqual(
-            (done.returncode, done.stdout.split(" ")[0]), (1, "docs/operate/variables.md:1:")
+            (done.returncode, done.stdout.split(" ")[0]), (1, "docs/reference/variables.md:1:")
         )
 
     def test_command(self):

@@ -26,6 +26,10 @@ class Word(NamedTuple):
     fine: str = r"(?!)"  # matches where the word is right, from eight characters before it
     allowed: tuple = ()  # files in which it is a name
 
+    def rarest(self):
+        """What a text that has it contains: its longest word."""
+        return max(re.findall(r"[a-z]+", self.pattern), key=len)
+
 
 # A place, not a time: the only sense in which these two are right.
 PLACE = r"\b(?:left |lags? |falls? |far )behind\b|behind (?:a|the) (?:pointer|reference|socket|switch)\b"
@@ -37,7 +41,7 @@ WORDS = (
         r"beside", "say compared with, next to, or as well as", r"beside (?:it|each other) on the"
     ),
     Word(
-        r"presets?",
+        r"preset(?:s)?",
         "say default",
         r"--preset",
         ("python/shmcoll/bench/*.py", "tests/python/test_bench*.py", "docs/*bench*"),
@@ -100,15 +104,18 @@ def prose_of(path, text):
     return text if path.endswith(HASH) else None
 
 
-def check_words(path, prose):
-    for word in WORDS:
+def check_words(path, prose, words):
+    # In one case, and for what begins with a letter, re searches ten times faster.
+    small = prose.lower()
+    for word in words:
         if matches(path, word.allowed):
             continue
-        pattern = rf"(?<![-\w/.])(?:{word.pattern.replace(' ', GAP)})(?![-\w(])"
-        for match in re.finditer(pattern, prose, re.I):
+        for match in re.finditer(rf"{word.pattern.replace(' ', GAP)}(?![-\w(])", small):
+            if re.match(r"[-\w/.]", small[max(match.start() - 1, 0) : match.start()]):
+                continue
             around = prose[max(match.start() - 8, 0) : match.end() + 20]
             if not re.search(word.fine, around, re.I):
-                said = " ".join(re.sub(r"[^\w ]", " ", match.group()).split())
+                said = " ".join(re.sub(r"[^\w ]", " ", prose[match.start() : match.end()]).split())
                 line = line_of(prose, match.start())
                 yield Finding(path, line, f'"{said}" is not plain; {word.instead}')
 
@@ -148,10 +155,14 @@ def check_document(path, prose, text):
 
 
 def check_file(path, text):
+    small = text.lower()
+    words = [word for word in WORDS if word.rarest() in small]
+    if not words and not path.endswith(".md"):
+        return
     prose = prose_of(path, text)
     if prose is None:
         return
-    yield from check_words(path, prose)
+    yield from check_words(path, prose, words)
     if path.endswith(".md"):
         yield from check_document(path, prose, text)
 

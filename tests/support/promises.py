@@ -91,10 +91,10 @@ def libraries() -> Iterator[Line]:
 
 def variables() -> Iterator[Line]:
     text = (ROOT / "src/shm/base/config.c").read_text()
-    rows = re.findall(r'\{"(SHMCOLL_\w+)",((?:\s*"[^"]*")+),\s*("[^"]*"|\w+), ([^}]*)\}', text)
-    for name, _, words, numbers in rows:
+    for name, words, numbers in re.findall(r'\{"(SHMCOLL_\w+)", ("[^"]*"|\w+), ([^}]*)\}', text):
         limits = " to ".join(numbers.split(", ")[:2])
-        yield f"environment {name}", words.strip('"') if "|" in words else f"{words}, {limits}"
+        values = words.strip('"') if "|" in words else f"{words}, {limits}"
+        yield f"environment {name}", "any text" if words == "TEXT" else values
     elsewhere = text.partition("elsewhere[] = {")[2].partition("}")[0]
     for name in re.findall(r'"(SHMCOLL_\w+)"', elsewhere):
         yield f"environment {name}", "read by Python or the CUDA side"
