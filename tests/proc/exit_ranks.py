@@ -81,7 +81,9 @@ def wait_for_kept_futures() -> None:
     for future in keep:
         try:
             future.wait()  # type: ignore[attr-defined]
-        except dist.DistBackendError as error:
+        except (
+            RuntimeError
+        ) as error:  # of the glue in Python: one whose text names the DistBackendError
             assert "the process ended before the operation did" in str(error), error
         else:
             raise AssertionError("rank 1 never took part")

@@ -42,11 +42,11 @@ def since_ms(rank: ranks.Rank) -> float:
     return (clock_ns() - rank.board[MOMENT]) / 1e6
 
 
-def told(call: Callable[[], Any]) -> str:
-    """The text of the DistBackendError that the call must raise."""
+def told(call: Callable[[], Any], kind: type[Exception] = dist.DistBackendError) -> str:
+    """The text of the error that the call must raise."""
     try:
         call()
-    except dist.DistBackendError as error:
+    except kind as error:
         return str(error)
     raise AssertionError("the call raised nothing")
 

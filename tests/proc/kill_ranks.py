@@ -6,8 +6,8 @@ destroy everything, and begin again on the same store. At a random moment one of
 in some rounds another one gets SIGSTOP at the same moment and goes on at the end. In every 8th
 round the kill waits until the victim destroys a group, and may still come after that short phase.
 Every survivor must finish or raise; who raises does so at most PROMISE_MS after the kill, or after
-its call began, unless nobody can know: the dead rank had not yet said hello, which is looked up in
-the store.
+its call began, unless nobody can know: the dead rank had not yet put its join record, which is looked
+up in the store.
 
 A SIGKILL is a promise too: the kernel may need long to keep it. So the parent, at real-time
 priority, times when the victim became a zombie. And the machine may stand still, or one CPU of it:
@@ -44,7 +44,7 @@ KILLED_AT, DEAD_AT, OVER, STORE = 0, 1, 2, 3
 RAISED_AT, PHASE_OF, BEGUN_AT, QUEUED_OF, READS_OF = 16, 32, 48, 64, 80
 PHASES = ("not begun", "making a group", "in a call", "asynchronous", "destroying", "done")
 NOT_BEGUN, MAKING, CALLING, ASYNCHRONOUS, DESTROYING, DONE = range(6)
-UNHEARD = "the store has no hello of it: "  # begins such a survivor's text
+UNHEARD = "the store has no join record of it: "  # begins such a survivor's text
 
 
 @dataclasses.dataclass
@@ -129,7 +129,7 @@ def program(rank: ranks.Rank, seed: int) -> None:
     enter(rank, DONE)
 
 
-def had_said_hello(rank: ranks.Rank, victim: int, told: str) -> bool:
+def had_joined(rank: ranks.Rank, victim: int, told: str) -> bool:
     """Could the ranks know the victim's process when this time-out of the rendezvous began?"""
     found = re.findall(r'rank (\d+) of "([^"]*)": Timed out .*\(generation (\d+)\)', told)
     assert found, told
@@ -145,7 +145,7 @@ def had_said_hello(rank: ranks.Rank, victim: int, told: str) -> bool:
             generation
         )
 
-    assert has_said(int(finder)), f"not even the hello of rank {finder} is there: {told}"
+    assert has_said(int(finder)), f"not even the join record of rank {finder} is there: {told}"
     return has_said(victim)
 
 
@@ -160,7 +160,7 @@ def survive(rank: ranks.Rank, seed: int, victim: int) -> str:
         rank.board[READS_OF + rank.rank] = major_faults() - rank.board[READS_OF + rank.rank]
         told = str(error)
     if "at the rendezvous" in told and "Timed out" in told:
-        told = told if had_said_hello(rank, victim, told) else UNHEARD + told
+        told = told if had_joined(rank, victim, told) else UNHEARD + told
     begun = time.monotonic()
     if dist.is_initialized():
         if "on group" in told:
@@ -341,7 +341,7 @@ def report(name: str, rounds: list[Round]) -> str:
         f"{name}: {len(rounds)} rounds, {len(killed)} kills, of ranks that were "
         + ", ".join(f"{phase} ({phases[phase]})" for phase in PHASES if phases[phase]),
         f"    {sum(attempt.unknowable for attempt in rounds)} survivors waited for a rank that "
-        "had not said hello",
+        "had not joined",
     ]
     for where in ("in a call", "at the rendezvous"):
         told = [ms for attempt in rounds for ms in attempt.told_ms.get(where, [])]

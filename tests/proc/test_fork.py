@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import faults
+import glues
 import pytest
 import ranks
 import torch
@@ -36,8 +37,8 @@ def in_a_child(body: Callable[[], None]) -> None:
     assert os.waitstatus_to_exitcode(status) == 0, "the child's output is the rank's"
 
 
-def refused(call: Callable[[], Any]) -> None:
-    ms = faults.took_ms(lambda: check_text(faults.told(call)))
+def refused(call: Callable[[], Any], kind: type[Exception] = dist.DistBackendError) -> None:
+    ms = faults.took_ms(lambda: check_text(faults.told(call, kind)))
     assert ms < faults.LEFT_MS
 
 
@@ -81,7 +82,7 @@ def test_the_parents_work_raises_in_a_child() -> None:
 
         def child() -> None:
             refused(work.wait)
-            refused(lambda: work.get_future().wait())
+            refused(lambda: work.get_future().wait(), glues.FUTURE_ERROR)
             refused(work.wait)
 
         in_a_child(child)

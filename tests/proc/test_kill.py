@@ -46,7 +46,7 @@ def test_a_rank_that_stops_meanwhile_changes_nothing_for_the_others(capsys: Any)
     campaign("kills during a stop", 100000, 10, True, capsys)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(180)
 def test_nobody_is_told_of_a_death_that_was_none() -> None:
     """The same program without a kill: what the rounds above raise is the kill's doing."""
 

@@ -3,21 +3,26 @@
 
 from __future__ import annotations
 
+import glob
 import os
 import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import faults
 import pytest
 import ranks
+import system_calls
 import torch
 import torch.distributed as dist
+from metronome import clock_ns
 
 LIMIT_S = 20.0
 LATE_MS = "200"
+TOLD_OF = 24  # words of the board: that rank has been told
 
 
 def continue_after(seconds: float) -> Any:
@@ -50,15 +55,19 @@ def test_a_stopped_rank_is_named_as_stopped_and_may_go_on(form: str) -> None:
     outcomes = ranks.outcomes(
         3, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": LATE_MS}, meanwhile=continue_after(1.1)
     )
-    said = sum(len(outcome.output.splitlines()) for outcome in outcomes)
-    assert said >= 2, "after 200 ms, then after 400, by one of the two that wait"
-    for outcome in outcomes:
+    # A busy machine may delay a rank that makes the group, too.
+    said = [
+        [line for line in outcome.output.splitlines() if "at the rendezvous" not in line]
+        for outcome in outcomes
+    ]
+    assert sum(map(len, said)) >= 2, "after 200 ms, then after 400, by one of the two that wait"
+    for outcome, lines in zip(outcomes, said):
         assert outcome.ok, ranks.describe(outcome)
         values, pid = outcome.value
         assert values == (torch.arange(1000.0) * 6).tolist()
         if outcome.rank == 1:
             continue
-        for line in outcome.output.splitlines():
+        for line in lines:
             assert f"rank {outcome.rank}: all_reduce #2 (float32[1000], sum)" in line, line
             assert f"rank 1 (pid {pid}, stopped" in line or (
                 f"rank 1 (pid {pid}" in line and "stopped" in line
@@ -216,10 +225,15 @@ def test_who_stops_at_the_rendezvous_is_named() -> None:
     )
     for outcome in outcomes:
         assert outcome.ok, ranks.describe(outcome)
-    for line in outcomes[0].output.splitlines():
-        assert re.search(r"at the rendezvous for rank 1 \(pid \d+, stopped", line), line
-    assert "at the rendezvous" in outcomes[0].output
-    assert "at the rendezvous" in outcomes[2].output
+    for outcome in (outcomes[0], outcomes[2]):
+        lines = [line for line in outcome.output.splitlines() if "at the rendezvous" in line]
+        # On a busy machine a rank that runs may come late, and rank 1 to its stop.
+        stopped = [line for line in lines if "stopped" in line]
+        if outcome.rank == 0:
+            assert stopped, outcome.output
+        for line in stopped:
+            assert re.search(r"for rank 1 \(pid \d+, stopped", line), line
+        assert lines, outcome.output
 
 
 @pytest.mark.timeout(40)
@@ -287,11 +301,11 @@ def test_crossed_groups_are_both_named_while_waiting_and_at_the_time_out() -> No
 @pytest.mark.timeout(40)
 def test_who_has_gone_on_from_a_group_that_failed_is_not_looked_for_there() -> None:
     def body(rank: ranks.Rank) -> str:
-        faults.meet(rank, timeout=ranks.seconds(4))
-        first = dist.new_group(timeout=ranks.seconds(0.3))
-        second = dist.new_group(timeout=ranks.seconds(1.2))
+        faults.meet(rank, timeout=ranks.seconds(12))  # a busy machine is late to make groups, too
+        first = dist.new_group(timeout=ranks.seconds(1))
+        second = dist.new_group(timeout=ranks.seconds(3))
         if rank.rank == 1:
-            time.sleep(0.6)
+            time.sleep(2)
             said = faults.told(lambda: dist.barrier(group=second))
             if rank.world == 2:
                 rank.sync()
@@ -311,25 +325,94 @@ def test_who_has_gone_on_from_a_group_that_failed_is_not_looked_for_there() -> N
 
 
 def sleeps() -> int:
-    """How often this process's main thread has given up its CPU to wait."""
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
+    """How often this process's threads have given up their CPUs to wait."""
+    lines = [line for task in glob.glob("/proc/self/task/*/status") for line in open(task)]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
 
 
-@pytest.mark.timeout(40)
+@pytest.mark.timeout(60)
 @pytest.mark.skipif(
     tuple(map(int, re.findall(r"\d+", os.uname().release)[:2])) < (5, 16),
     reason="needs futex_waitv",
 )
-def test_a_rank_that_waits_long_in_a_collective_sleeps_without_slices() -> None:
-    """In slices of 10 ms it would wake up 120 times."""
+def test_a_rank_that_waits_long_sleeps_without_slices() -> None:
+    """In slices of 10 ms it would wake up some 100 times in each wait. So it does where the kernel lacks the call."""
 
-    def body(rank: ranks.Rank) -> int:
+    def body(rank: ranks.Rank) -> list[int]:
+        if rank.rank == 2:
+            system_calls.refuse(system_calls.FUTEX_WAITV)
         faults.meet(rank)
+        if rank.rank == 1:
+            time.sleep(0.1)
+            dist.barrier()  # wakes whatever sleeps at the beginning
+        else:
+            dist.barrier()
+        return [count(rank, way) for way in WAYS]
+
+    def count(rank: ranks.Rank, way: Callable[[int], Any]) -> int:
+        rank.sync()
         if rank.rank == 1:
             time.sleep(1.2)
         before = sleeps()
-        dist.all_reduce(torch.ones(2))
+        way(rank.rank)
         return sleeps() - before
 
-    assert ranks.run(3, body)[0] < 50
+    counts = ranks.run(3, body, limit=40)
+    assert max(counts[0]) < 45, counts[0]
+    assert min(counts[2]) > 60, counts[2]
+
+
+def exchange(rank: int, count: int) -> None:
+    """Ranks 0 and 2 send that much to rank 1, or receive it from rank 1 if it is negative."""
+    if rank == 1:
+        for peer in (0, 2):
+            if count > 0:
+                dist.recv(torch.ones(count), peer)
+            else:
+                dist.send(torch.ones(-count), peer)
+    elif count > 0:
+        dist.send(torch.ones(count), 1)
+    else:
+        dist.recv(torch.ones(-count), 1)
+
+
+WAYS: tuple[Callable[[int], Any], ...] = (
+    lambda rank: dist.all_reduce(torch.ones(2)),
+    lambda rank: dist.all_reduce(torch.ones(2), async_op=True).wait(),
+    lambda rank: exchange(rank, -2),
+    lambda rank: exchange(rank, 1 << 15),  # they wait for CTS
+)
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("way", ["all_reduce", "recv"])
+def test_a_parked_rank_that_is_stopped_keeps_a_death_from_nobody(way: str) -> None:
+    """The kernel wakes one thread of those that sleep on a life word. That may not be the one that is stopped."""
+
+    def body(rank: ranks.Rank) -> float:
+        faults.meet(rank)
+        rank.sync()
+        if rank.rank == 1:
+            time.sleep(LIMIT_S)
+        said = faults.told(
+            faults.all_reduce if way == "all_reduce" else lambda: dist.recv(torch.ones(2), 1)
+        )
+        told_ms = faults.since_ms(rank)
+        rank.board[TOLD_OF + rank.rank] = 1
+        assert "rank 1 (pid" in said and "died" in said, said
+        return told_ms
+
+    def stop_and_kill(run: Any) -> None:
+        time.sleep(2)  # they are made by then, or the test shows less
+        os.kill(run.pids[2], signal.SIGSTOP)
+        time.sleep(0.05)
+        run.board[faults.MOMENT] = clock_ns()
+        os.kill(run.pids[1], signal.SIGKILL)
+        faults.wait_for(run, TOLD_OF)
+        os.kill(run.pids[2], signal.SIGCONT)
+
+    outcomes = ranks.outcomes(3, body, limit=LIMIT_S, meanwhile=stop_and_kill)
+    for outcome in (outcomes[0], outcomes[2]):
+        assert outcome.ok, ranks.describe(outcome)
+    assert outcomes[0].value <= faults.told_limit_ms()

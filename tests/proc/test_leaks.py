@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 WARM, CYCLES = 60, 300
-LIMIT_S = 90.0
+LIMIT_S = 270.0  # a busy machine took more than 100
 
 
 def threads() -> int:

@@ -28,7 +28,7 @@ DONE, KEPT = 3, 4  # words of the board
 COUNT = 1 << 20  # elements: several steps of a large operation
 
 
-class Keeper:
+class Liveness:
     """A thread that takes the interpreter's lock, and keeps it until a process writes to a pipe."""
 
     def __init__(self) -> None:
@@ -76,11 +76,11 @@ def main_thread_sleeps() -> Callable[[], bool]:
 
 
 @pytest.fixture
-def keeper() -> Iterator[Keeper]:
-    keeper = Keeper()
-    yield keeper
-    os.close(keeper.reader)
-    os.close(keeper.writer)
+def liveness() -> Iterator[Liveness]:
+    liveness = Liveness()
+    yield liveness
+    os.close(liveness.reader)
+    os.close(liveness.writer)
 
 
 def ones() -> torch.Tensor:
@@ -150,7 +150,7 @@ DEADLINES: dict[str, Callable[[ranks.Rank], Any]] = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("call", CALLS)
-def test_peers_are_not_delayed(call: str, keeper: Keeper) -> None:
+def test_peers_are_not_delayed(call: str, liveness: Liveness) -> None:
     """Rank 0 is inside the call when its lock goes, and gets it back when rank 1 is through."""
 
     def body(rank: ranks.Rank) -> None:
@@ -160,19 +160,19 @@ def test_peers_are_not_delayed(call: str, keeper: Keeper) -> None:
         if rank.rank == 0:
             # As after signal.signal(): something is to be looked at, which would take the lock.
             signal.signal(signal.SIGALRM, lambda *_: None)
-            keeper.keep_when(main_thread_sleeps(), rank)
+            liveness.keep_when(main_thread_sleeps(), rank)
             CALLS[call](rank)
             return
         faults.wait_for(rank, KEPT)
         time.sleep(0.1)
         CALLS[call](rank)
-        keeper.let_go()
+        liveness.let_go()
 
     ranks.run(2, body, limit=LIMIT_S)
 
 
 @pytest.mark.timeout(60)
-def test_what_nobody_waits_for_goes_on(keeper: Keeper) -> None:
+def test_what_nobody_waits_for_goes_on(liveness: Liveness) -> None:
     """Rank 0 is in no call: threads of the library do its part."""
 
     def body(rank: ranks.Rank) -> None:
@@ -180,7 +180,7 @@ def test_what_nobody_waits_for_goes_on(keeper: Keeper) -> None:
         tensor = ones()
         if rank.rank == 0:
             works = [dist.all_reduce(tensor, async_op=True), dist.isend(ones(), 1)]
-            keeper.keep_when(lambda: True, rank)
+            liveness.keep_when(lambda: True, rank)
             faults.wait_for(rank, DONE)
             begun = time.monotonic()
             # Rank 1 may be through before the library's thread has noted it here.
@@ -192,13 +192,13 @@ def test_what_nobody_waits_for_goes_on(keeper: Keeper) -> None:
         dist.all_reduce(tensor)
         dist.recv(tensor, 0)
         rank.board[DONE] = 1
-        keeper.let_go()
+        liveness.let_go()
 
     ranks.run(2, body, limit=LIMIT_S)
 
 
 @pytest.mark.timeout(60)
-def test_a_signal_that_cannot_be_handled_delays_nobody(keeper: Keeper) -> None:
+def test_a_signal_that_cannot_be_handled_delays_nobody(liveness: Liveness) -> None:
     """SIGALRM every 5 ms, for a handler in Python that returns, while the lock is kept."""
 
     def body(rank: ranks.Rank) -> int:
@@ -212,7 +212,7 @@ def test_a_signal_that_cannot_be_handled_delays_nobody(keeper: Keeper) -> None:
         rank.sync()
         if rank.rank == 0:
             signal.signal(signal.SIGALRM, hear)
-            keeper.keep_when(main_thread_sleeps(), rank)
+            liveness.keep_when(main_thread_sleeps(), rank)
             signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
             all_reduce()
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -220,7 +220,7 @@ def test_a_signal_that_cannot_be_handled_delays_nobody(keeper: Keeper) -> None:
             faults.wait_for(rank, KEPT)
             time.sleep(0.2)
             all_reduce()
-            keeper.let_go()
+            liveness.let_go()
         return heard
 
     assert ranks.run(2, body, limit=LIMIT_S)[0] > 0
@@ -229,7 +229,7 @@ def test_a_signal_that_cannot_be_handled_delays_nobody(keeper: Keeper) -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("call", DEADLINES)
 def test_the_deadline_and_the_late_line_come_while_the_lock_is_kept(
-    call: str, keeper: Keeper
+    call: str, liveness: Liveness
 ) -> None:
     """Rank 1 never comes. It looks, without a call, for what rank 0 says and when."""
 
@@ -237,7 +237,7 @@ def test_the_deadline_and_the_late_line_come_while_the_lock_is_kept(
         faults.meet(rank, timeout=ranks.seconds(4))
         rank.sync()
         if rank.rank == 0:
-            keeper.keep_when(main_thread_sleeps(), rank)
+            liveness.keep_when(main_thread_sleeps(), rank)
             with pytest.raises(dist.DistBackendError, match="Timed out after 4"):
                 DEADLINES[call](rank)
             rank.board[DONE] = 1
@@ -258,7 +258,7 @@ def test_the_deadline_and_the_late_line_come_while_the_lock_is_kept(
         else:
             time.sleep(2.5)
         assert rank.board[DONE] == 0  # the lock was kept for as long
-        keeper.let_go()
+        liveness.let_go()
 
     ranks.run(2, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": "2000"})
 
@@ -266,7 +266,7 @@ def test_the_deadline_and_the_late_line_come_while_the_lock_is_kept(
 @pytest.mark.alone
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("call", [faults.all_reduce, wait, message])
-def test_ctrl_c_is_answered_when_the_lock_is_free_again(call: Any, keeper: Keeper) -> None:
+def test_ctrl_c_is_answered_when_the_lock_is_free_again(call: Any, liveness: Liveness) -> None:
     def body(rank: ranks.Rank) -> float:
         faults.meet(rank)
         rank.board[faults.FREE] = 0
@@ -277,10 +277,10 @@ def test_ctrl_c_is_answered_when_the_lock_is_free_again(call: Any, keeper: Keepe
             time.sleep(0.5)
             assert rank.board[faults.FREE] == 0
             faults.mark(rank)
-            keeper.let_go()
+            liveness.let_go()
             faults.wait_for(rank, faults.FREE)
             return 0.0
-        keeper.keep_when(main_thread_sleeps(), rank)
+        liveness.keep_when(main_thread_sleeps(), rank)
         with pytest.raises(KeyboardInterrupt):
             call()
         ms = faults.since_ms(rank)

@@ -328,6 +328,6 @@ def test_many_that_wait_for_the_same_rank_are_late_in_one_line() -> None:
         assert outcome.ok, ranks.describe(outcome)
     lines = outcomes[0].output.splitlines()
     assert 1 <= len(lines) <= 4, outcomes[0].output
-    assert re.search(
-        r"send .* tag 0 .*waited \d\.\d s .*; queued after it: 19 more$", lines[0]
-    ), lines[0]
+    whole = r"send .* tag 0 .*waited \d\.\d s .*; queued after it: 19 more$"
+    # A busy machine may make the first line late, while sends are still being made.
+    assert any(re.search(whole, line) for line in lines), lines

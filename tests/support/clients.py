@@ -63,14 +63,15 @@ def module(case: Case) -> Any:
 
 
 def results(backend: str, case: Case, limit: float = LIMIT_S) -> list[Tensors]:
-    """Returns the results of a client on each rank. gloo is tried once more if it has aborted."""
-    try:
-        return run_once(backend, case, limit)
-    except Failed as failure:
-        if backend != "gloo" or GLOO_ABORT not in str(failure):
-            raise
-        print(f"gloo aborted under {case}, and runs again")
-        return run_once(backend, case, limit)
+    """Returns the results of a client on each rank. gloo is tried again if it has aborted, up to 3 times."""
+    for _ in range(3):
+        try:
+            return run_once(backend, case, limit)
+        except Failed as failure:
+            if backend != "gloo" or GLOO_ABORT not in str(failure):
+                raise
+            print(f"gloo aborted under {case}, and runs again")
+    return run_once(backend, case, limit)
 
 
 def run_once(backend: str, case: Case, limit: float) -> list[Tensors]:
