@@ -29,13 +29,14 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test docs prepared sanitizers models hosts demo frameworks bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-store test-torch clients fuzz-peer huge stress cuda-kills browser wheel wheels gpu bare-machine release deb FORCE
+.PHONY: help build test docs prepared sanitizers models hosts hosts-kills demo frameworks bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-hosts fuzz-store test-long test-torch clients fuzz-peer huge stress cuda-kills browser wheel wheels gpu bare-machine release deb FORCE
 
 help:
 	@echo "make build    installs missing system packages, creates .venv, builds shmcoll into it"
 	@echo "make test     all tests of the default lane (docs/internals/testing.md)"
 	@echo "make test ONLY=name    the lanes, and within them the tests, whose name contains it"
 	@echo "make docs     the documentation site, into build/site"
+	@echo "make test-long    Python tests that the default lane leaves out, with a slice of each left there"
 	@echo "make test-torch    torch's own distributed tests with 3, 4 and 8 ranks (make test: with 4)"
 	@echo "make demo     trains a small network with shmcoll and with gloo, and compares both"
 	@echo "make frameworks    examples of Accelerate, Lightning, DeepSpeed, vLLM, ... under gloo and shmcoll; it"
@@ -49,11 +50,13 @@ help:
 	@echo "make soak     random kills for a long time"
 	@echo "make clients  longer user programs: compilers, more ranks"
 	@echo "make fuzz     random programs against the oracle (SHMCOLL_FUZZ_PROGRAMS, SHMCOLL_FUZZ_SEED)"
+	@echo "make fuzz-hosts    the same with all ranks on several hosts, 3000 programs"
 	@echo "make fuzz-peer    a peer that writes wrong values into shared memory, for ten minutes (SHMCOLL_LIES_SECONDS)"
 	@echo "make fuzz-store    20000 groups over a store that gives wrong answers (SHMCOLL_STORE_FUZZ, SHMCOLL_STORE_FUZZ_SEED)"
 	@echo "make cuda-kills    kills ranks with a stand-in GPU, 500 times (SHMCOLL_CUDA_KILLS)"
 	@echo "make models   the protocol models, with all planted faults of each"
 	@echo "make hosts    groups over several hosts, which this machine plays; also hosts that die (needs root)"
+	@echo "make hosts-kills    1000 kills in jobs on several hosts (SHMCOLL_KILLS, SHMCOLL_KILLS_SEED)"
 	@echo "make stress   a million messages of up to 4 MiB between 8 ranks"
 	@echo "make browser  the page of shmcoll bench --html in a browser (needs chromium)"
 	@echo "make wheel    builds a source archive and a wheel from it, and runs a sum of two ranks with the wheel"
@@ -177,12 +180,22 @@ soak: packages-test build $(VENV)/.extras
 test-torch: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long torch $(if $(ONLY),--only $(ONLY))
 
+test-long: packages-test build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long long $(if $(ONLY),--only $(ONLY))
+
 clients: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long clients
 
 fuzz: export SHMCOLL_FUZZ_PROGRAMS ?= 10000
 fuzz: export SHMCOLL_FUZZ_SEED ?= $(shell date +%s)
 fuzz: packages-test build $(VENV)/.extras
+	@echo "SHMCOLL_FUZZ_SEED=$$SHMCOLL_FUZZ_SEED"
+	$(PY) tests/run.py --jobs $(JOBS) --long fuzz
+
+fuzz-hosts: export SHMCOLL_FUZZ_PROGRAMS ?= 3000
+fuzz-hosts: export SHMCOLL_FUZZ_HOSTS = 1
+fuzz-hosts: export SHMCOLL_FUZZ_SEED ?= $(shell date +%s)
+fuzz-hosts: packages-test build $(VENV)/.extras
 	@echo "SHMCOLL_FUZZ_SEED=$$SHMCOLL_FUZZ_SEED"
 	$(PY) tests/run.py --jobs $(JOBS) --long fuzz
 
@@ -202,6 +215,12 @@ cuda-kills: packages-test build $(VENV)/.extras
 
 hosts: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long hosts $(if $(ONLY),--only $(ONLY))
+
+# Kills ranks, hosts, stores and links of so many jobs on two hosts; some seconds each.
+hosts-kills: export SHMCOLL_KILLS ?= 1000
+hosts-kills: export SHMCOLL_KILLS_SEED ?= $(shell date +%s)
+hosts-kills: packages-test build $(VENV)/.extras
+	$(PY) tests/run.py --jobs $(JOBS) --long hosts-kills
 
 models: packages-test
 	$(PYTHON) tests/run.py --jobs $(JOBS) --long models

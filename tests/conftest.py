@@ -17,6 +17,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["RES_OPTIONS"] = "attempts:0"
 
 
+def pytest_configure(config: Any) -> None:
+    config.addinivalue_line(
+        "markers", "long: not in the default lane; `make test-long` or `make hosts`"
+    )
+
+
 def pytest_collection_modifyitems(items: list[Any]) -> None:
     """With SHMCOLL_GLUE=python, what the glue in Python does differently is skipped."""
     if os.environ.get("SHMCOLL_GLUE") != "python":

@@ -8,15 +8,19 @@ nothing. docs/internals/testing.md has the minute budget of each lane.
 """
 
 import argparse
+import concurrent.futures
 import dataclasses
+import json
 import os
 import pathlib
 import re
 import resource
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree
+from collections.abc import Sequence
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -28,6 +32,7 @@ SKIPS = ROOT / "tests" / "skips.txt"
 # Tests at once for each job: ranks wait for one another, and leave the CPU idle meanwhile. Of those in
 # Python each has half a gigabyte of memory. A third kind waits most of the time.
 TESTS_PER_JOB = 3
+WAITING_PROGRAMS_PER_JOB = 4
 PYTHON_TESTS_PER_JOB = 1.5
 WAITING_TESTS_PER_JOB = 2.5
 
@@ -95,7 +100,7 @@ AARCH64 = Build(
 
 @dataclasses.dataclass
 class Lane:
-    name: str
+    name: str  # of two that run as one, with a + between: one for each of the files
     build: Build | None = None
     labels: str = ""  # a regular expression over ctest labels
     targets: tuple[str, ...] = ()  # what to build; all when it is empty
@@ -104,6 +109,9 @@ class Lane:
     alone: bool = False  # its tests have the machine for themselves, and its memory as users do
     calm: bool = False  # one of its tests for each job; others' tests have short time-outs
     waits: bool = False  # its tests leave the CPU idle most of the time
+    computes: bool = False  # in builds of earlier lanes: it may run while others wait
+    background: bool = False  # it does so in this run
+    folder: str = ""  # of the build, for ctest: two of them at once write to folders of their own
     exclusions: pathlib.Path | None = None  # lists tests of ctest that must fail
     at_least: int = 0  # tests, with these
     without: str = ""  # tests that a longer lane runs: a regular expression over names
@@ -122,21 +130,33 @@ ALIKE = "|".join(
 )
 # With one mapping for all ranks the same code runs as with one for each. Numbers of all values are no
 # matter of memory.
-ALIKE_IN_ASAN = ALIKE + r"|/OneMapping|^kernels/KernelNumbers\."
+# Which path a setting or the number of CPUs chooses, and when the relay goes off, are decisions over
+# numbers and times: every path is in other tests.
+CHOICES = r"|/Tunings\.(SumsBySlices|ReducesThatAreSpread)|/Room\.|/Unpipelined\.ChangesNoResult$"
+CHOICES += r"|^cuda/Relay\.(BacksOff|IsOff|IsTakenUpTo)"
+ALIKE_IN_ASAN = ALIKE + CHOICES + r"|/OneMapping|^kernels/KernelNumbers\."
 # What the thread sanitizer sees nothing new in, or nothing at all.
 ALIKE_IN_TSAN = "|".join(
     (
-        ALIKE,
+        ALIKE + CHOICES + r"|/Tunings\.",
         # One thread makes both ranks' passes; and one of the tests counts on copies that are faster than
         # the sanitizer's on some processors.
         r"/Unasked\.Are",
         # Worlds that take no other code than those of 3 ranks; messages of 2 are pairs of 3.
-        r"/OneMapping[45]|/Messages\.[^/]+/OneMapping2( |$)|/Lockstep\.ChangesNoResult$",
+        r"/OneMapping[45]|/Messages\.[^/]+/OneMapping2( |$)|/Unpipelined\.ChangesNoResult$",
         # Layouts and pools of copies; OneMapping3Arena has the threads of all of them.
         r"/Pools\.[^/]+/OneMapping(2|3Small)|/PoolsOfTwoSizes|/AutomaticPools",
         # A rank of CUDA is a process. What races in it does not depend on how long a sum is. Fd and
         # RelayHost together have both routes, with kernels and without.
         r"^cuda/.*\.OfLargeSums|^cuda/(Ways|Relays)/.*/(Host|Relay)( |$)",
+        # A death or a leaving ends streams as an abort does. Which rooms and which GPUs, is arithmetic.
+        r"^cuda/(Mail)?(Death|Close)\.|^cuda/MailAbort\.HarmsNothing|^cuda/Relay\.(HasRoom|SumsInTwo)",
+        r"^cuda/CudaComm\.(RanksOfOneGpu|CrossesGpus)",
+        # Which hosts have which ranks is arithmetic: TwoOfTwoCyclic has all that these maps have.
+        r"/HostsOrder\.SumsHave[^/]+/(TwoOfTwo|ThreeAndTwo|FiveAnd|TwoAndOne)(\w*And\w*)?( |$)",
+        r"/HostsBlocks\.(AllToAllHas|GatherReaches)[^/]+/(TwoAndOne|FiveAnd)",
+        # The other long hand-offs have the same lines and buffers.
+        r"/LongHandOff\.(LeaveTensors|NeedThe|ComeBack)|/EarlyRoots\.BeginAmongThree",
     )
 )
 
@@ -145,13 +165,11 @@ GLOOS_OWN = "monitored or logging_data_cpu or no_sync-4 or test_all_reduce_sum-4
 DEFAULT_LANES = (
     Lane("lint", DEV, "^lint$|^headers$"),
     Lane("unit", DEV, "^unit$|^kernels$|^conformance$|^clients$"),
-    Lane("models", DEV, "^models$"),
     # tests/CMakeLists.txt lists the programs of both slices.
     Lane("asan", ASAN, "-slice$", ("tests_slice",), without=ALIKE_IN_ASAN),
     Lane("tsan", TSAN, "-slice$", ("tests_slice",), without=ALIKE_IN_TSAN),
-    Lane("cuda", DEV, "^cuda$", ("tests_cuda",)),
     Lane("bare", BARE, "^unit-slice$", ("tests_slice",)),
-    Lane("python", files=("tests/python",)),
+    Lane("python", files=("tests/python",), options=("-m=not long",)),
     Lane("torch", files=("tests/torch_suite",), calm=True),
     # Tests that ask for gloo's name, words or type, or that only gloo passes; `--long torch` has all.
     Lane(
@@ -162,9 +180,16 @@ DEFAULT_LANES = (
     ),
     Lane("clients-python", files=("tests/clients",)),
     Lane("fuzz", files=("tests/fuzz",)),
-    Lane("hosts", files=("tests/hosts",), options=("-m=not long",), waits=True),
+    # In the background of the next two, whose tests wait.
+    Lane("models", DEV, "^models$", computes=True, folder="tests/models"),
+    Lane("cuda", DEV, "^cuda$", ("tests_cuda",), waits=True),
+    Lane(
+        "hosts+proc-python",
+        files=("tests/hosts", "tests/proc"),
+        options=("-m=not long and not alone",),
+        waits=True,
+    ),
     Lane("proc", DEV, "^proc$", alone=True),
-    Lane("proc-python", files=("tests/proc",), options=("-m=not alone",), waits=True),
     Lane("proc-timed", files=("tests/proc",), options=("-m=alone",), alone=True),
 )
 
@@ -206,11 +231,15 @@ LONG_LANES = {
         ),
     ),
     "hosts": (Lane("hosts", files=("tests/hosts",), waits=True),),
+    "long": (Lane("python-long", files=("tests/python",), options=("-m=long",)),),
+    "hosts-kills": (
+        Lane("hosts-kills", files=("tests/hosts/test_kills.py",), options=("-s",), alone=True),
+    ),
     "clients": (Lane("clients-long", files=("tests/clients/long",)),),
     "cuda-kills": (
         Lane("cuda-kills", DEV, "^cuda-kills$", ("tests_cuda",), options=("-V",), alone=True),
     ),
-    "models": (Lane("models", DEV, "^models(-long)?$", ("tests_unit",)),),
+    "models": (Lane("models", DEV, "^models-whole$", ("tests_unit",)),),
     "stress": (Lane("stress", DEV, "^stress$", ("tests_conformance",), alone=True),),
     "browser": (Lane("browser", files=("tests/browser",)),),
     "wheel": (Lane("wheel", files=("tests/wheel",), alone=True),),
@@ -241,9 +270,24 @@ class Result:
     cpus: float = 0.0  # used, on average
 
 
-def run(command: list[str], more: dict[str, str] | None = None) -> tuple[int, str]:
-    """Runs and shows a command, in the tests' environment and `more`; its status and what it printed."""
-    print("+", " ".join(command), flush=True)
+@dataclasses.dataclass
+class Spent(threading.local):
+    """CPU seconds of the commands that this thread has run, with all processes they have waited for."""
+
+    seconds: float = 0.0
+
+
+spent = Spent()
+
+
+def run(
+    command: list[str], more: dict[str, str] | None = None, background: bool = False
+) -> tuple[int, str]:
+    """Runs and shows a command, in the tests' environment and `more`; its status and what it printed.
+    The output of one in the background is shown at its end, in one piece."""
+    said = f"+ {' '.join(command)}\n"
+    if not background:
+        print(said, end="", flush=True)
     process = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -256,10 +300,17 @@ def run(command: list[str], more: dict[str, str] | None = None) -> tuple[int, st
     lines = []
     assert process.stdout is not None
     for line in process.stdout:
-        sys.stdout.write(line)
-        sys.stdout.flush()
+        if not background:
+            sys.stdout.write(line)
+            sys.stdout.flush()
         lines.append(line)
-    return process.wait(), "".join(lines)
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    spent.seconds += used.ru_utime + used.ru_stime
+    output = "".join(lines)
+    if background:
+        print(said + output, end="", flush=True)
+    return process.returncode, output
 
 
 # What a failed test prints that tells why; of all other output only the end is repeated after the lanes.
@@ -309,18 +360,33 @@ def build(target: Build, jobs: int, targets: tuple[str, ...]) -> bool:
     return status == 0
 
 
+def those_without(command: list[str], pattern: str) -> str:
+    """The tests of this command of ctest whose names do not match, for its -I, which counts those that its -L and -R
+    leave. Its own -E takes no expression with more than nine groups: it then leaves out nothing, and does not say so.
+    """
+    listing = [*command, "--show-only=json-v1"]
+    listed = subprocess.run(listing, capture_output=True, check=True, text=True).stdout
+    names = [test["name"] for test in json.loads(listed)["tests"]]
+    numbers = [at for at, name in enumerate(names, 1) if not re.search(pattern, name)]
+    first, *others = numbers or [len(names) + 1]
+    return ",".join(map(str, [first, first, 1, *others]))
+
+
 def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
     assert lane.build is not None
     begun = time.monotonic()
-    if not build(lane.build, jobs, lane.targets):
+    if not lane.background and not build(lane.build, jobs, lane.targets):
         return Result(lane.name, False, time.monotonic() - begun, "does not build", [])
-    command = ["ctest", "--test-dir", str(lane.build.path), "-L", lane.labels]
-    command += ["--output-on-failure", "--no-tests=error" if not only else "--no-tests=ignore"]
-    command += ["-j", "1" if lane.alone else str(TESTS_PER_JOB * jobs), *lane.options]
-    if lane.without:
-        command += ["-E", lane.without]
+    command = ["ctest", "--test-dir", str(lane.build.path / lane.folder), "-L", lane.labels]
     if only:
         command += ["-R", only]
+    if lane.without:
+        command += ["-I", those_without(command, lane.without)]
+    command += ["--output-on-failure", "--no-tests=error" if not only else "--no-tests=ignore"]
+    each = WAITING_PROGRAMS_PER_JOB if lane.waits else TESTS_PER_JOB
+    each = 1 if lane.background else each  # more would delay the other lane's tests
+    command += ["-j", "1" if lane.alone else str(each * jobs), *lane.options]
+    command = ["nice", "-n", "19", *command] if lane.background else command
     report = lane.build.path / f"{lane.name}.xml"
     if lane.exclusions:
         report.unlink(missing_ok=True)
@@ -328,7 +394,7 @@ def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
     more = lane.build.environment
     if lane.build is DEV and not lane.alone:
         more = {**more, **KEPT_MEMORY}
-    status, output = run(command, more)
+    status, output = run(command, more, lane.background)
     totals = re.findall(r"^\d+% tests passed.*$", output, re.M)
     skipped = re.findall(r"^\s+\d+ - (\S+) \((?:Skipped|Disabled|Not Run)\)$", output, re.M)
     total = totals[-1] if totals else "no tests"
@@ -385,24 +451,50 @@ def run_pytest(lane: Lane, jobs: int, only: str) -> Result:
     return Result(lane.name, ok, time.monotonic() - begun, total, skipped, failed)
 
 
-def cpu_seconds() -> float:
-    """Returns the CPU seconds of all descendants that have been waited for."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
 def run_lane(lane: Lane, jobs: int, only: str) -> Result:
-    print(f"\n==== {lane.name} ====", flush=True)
-    before = cpu_seconds()
+    print(f"\n==== {lane.name}{', while others wait' if lane.background else ''} ====", flush=True)
+    before = spent.seconds
     result = run_ctest(lane, jobs, only) if lane.build else run_pytest(lane, jobs, only)
-    result.cpus = (cpu_seconds() - before) / result.seconds
+    result.cpus = (spent.seconds - before) / result.seconds
     return result
+
+
+def run_lanes(lanes: Sequence[Lane], jobs: int, only: str) -> list[Result]:
+    """Runs lanes in their order. Where there are lanes that wait, those that compute run in the background:
+    they begin with the first lane that waits, and end before one that is alone."""
+    computing = [lane for lane in lanes if lane.computes and any(other.waits for other in lanes)]
+    begun: list[concurrent.futures.Future[Result]] = []
+    results: list[Result] = []
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        for lane in lanes:
+            if lane in computing:
+                continue
+            if lane.waits and not begun:
+                background = [dataclasses.replace(one, background=True) for one in computing]
+                begun = [pool.submit(run_lane, one, jobs, only) for one in background]
+            if lane.alone:
+                concurrent.futures.wait(begun)
+            results.append(run_lane(lane, jobs, only))
+    return results + [one.result() for one in begun]
 
 
 def patterns_of(file: pathlib.Path) -> list[str]:
     """Regular expressions over names of tests, one a line; each has its reason after a #."""
     lines = file.read_text().splitlines()
     return [line.split("#")[0].strip() for line in lines if line.split("#")[0].strip()]
+
+
+def lanes_named(lanes: tuple[Lane, ...], name: str) -> list[Lane]:
+    """The lane of that name, or that part of one."""
+    found = []
+    for lane in lanes:
+        parts = lane.name.split("+")
+        if lane.name == name:
+            found.append(lane)
+        elif name in parts:
+            file = lane.files[parts.index(name)]
+            found.append(dataclasses.replace(lane, name=name, files=(file,)))
+    return found
 
 
 def main() -> int:
@@ -420,9 +512,9 @@ def main() -> int:
     # Processes that tests kill leave no file in the tree.
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     lanes = LONG_LANES[options.long] if options.long else DEFAULT_LANES
-    named = [lane for lane in lanes if lane.name == options.only]
+    named = lanes_named(lanes, options.only)
     only = "" if named else options.only
-    results = [run_lane(lane, options.jobs, only) for lane in named or lanes]
+    results = run_lanes(named or lanes, options.jobs, only)
     allowed = patterns_of(SKIPS)
     surprises = [
         f"{result.lane}: {skip}"
@@ -445,7 +537,7 @@ def main() -> int:
     for result in results:
         mark = "ok  " if result.ok else "FAIL"
         cost = f"{result.seconds:6.0f} s, {result.cpus:.1f} CPUs"
-        print(f"{mark} {result.lane:14} {cost}  {result.totals}")
+        print(f"{mark} {result.lane:17} {cost}  {result.totals}")
     return 0 if all(result.ok for result in results) and not surprises else 1
 
 

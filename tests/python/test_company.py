@@ -23,7 +23,7 @@ needs_two_cpus = pytest.mark.skipif(
 
 def moves() -> int:
     """Returns how often all ranks together have moved."""
-    count = torch.tensor([shmcoll.describe(internals=True)["parted"]])
+    count = torch.tensor([shmcoll.describe(internals=True)["migrations"]])
     dist.all_reduce(count)
     return int(count[0])
 

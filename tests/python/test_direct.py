@@ -463,7 +463,7 @@ def in_a_graph(rank: int, comm: Any, part: Any) -> Callable[[torch.Tensor], Any]
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
 def test_torch_compile_has_one_graph_and_the_same_results(backend: str) -> None:
     def body(rank: Rank) -> list[str]:
         from functorch.compile import make_boxed_func

@@ -841,7 +841,12 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("how", "planted", "said"),
     [
-        ("spawn", 'raise RuntimeError("planted")', "rank 1: RuntimeError: planted"),
+        pytest.param(
+            "spawn",
+            'raise RuntimeError("planted")',
+            "rank 1: RuntimeError: planted",
+            marks=pytest.mark.long,
+        ),
         ("fork", "time.sleep(1000)", "no step ended in 6 s"),
     ],
 )

@@ -27,7 +27,11 @@ PAGES = (
 )
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 PROGRAMS = [
-    pytest.param(program, id=f"{page.removesuffix('.md')}-{number}")
+    pytest.param(
+        program,
+        id=f"{page.removesuffix('.md')}-{number}",
+        marks=[pytest.mark.long] if page.startswith("frameworks/") else [],
+    )
     for page in PAGES
     for number, program in enumerate(PROGRAM.findall((GUIDE / page).read_text()))
 ]

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from shmcoll import _load
 
 ROOT = Path(__file__).parents[2]
-LIBRARY = ROOT / "python/shmcoll/lib/libshmcoll.so.0"
+LIBRARY = _load.library("libshmcoll")
 SCRIPTS = sorted((ROOT / "tools/bpf").glob("*.bt"))
 PAGE = ROOT / "docs/operate/probes.md"
 

@@ -347,11 +347,16 @@ def test_ddp_gives_the_same_bits_with_its_buckets_in_shared_memory() -> None:
             {"static_graph": True},
             {"find_unused_parameters": True},
         ):
+            pushed = [shmcoll.describe()["pushed"]]
             want = train(rank, **options)
+            pushed.append(shmcoll.describe()["pushed"])
             with shmcoll.shared_memory("4k"):
                 scoped = train(rank, **options)
+            pushed.append(shmcoll.describe()["pushed"])
             os.environ["DDP_DISABLE_COMM_MEM"] = "0"
             switched, places = train(rank, **options), reduced_places(rank)
+            pushed.append(shmcoll.describe()["pushed"])
+            assert pushed[0] == pushed[1] and pushed[1] + 4 < pushed[2] < pushed[3] - 4, pushed
             del os.environ["DDP_DISABLE_COMM_MEM"]
             assert len(places) > 3 and all(places) and not any(reduced_places(rank)), places
             for found in (scoped, switched):
@@ -400,6 +405,33 @@ def test_fsdp2_gives_the_same_bits_with_the_groups_memory() -> None:
         assert all(torch.equal(a, b) for a, b in zip(found, want, strict=True))
 
     run(2, body)
+
+
+def test_large_sums_are_made_where_the_tensors_lie() -> None:
+    def body(rank: Rank) -> list[int]:
+        rank.init()
+        counts = []
+        for dtype in (torch.float32, torch.bfloat16):
+            for reduce in (dist.all_reduce, shmcoll.all_reduce):
+                t = shmcoll.empty(100_001, dtype=dtype)
+                for view in (t, t[1:], t[: 1 << 15].view(256, 128).t().t()):
+                    view.fill_(rank.rank + 1)
+                    reduce(view)
+                    assert view.eq(6).all()
+                counts.append(shmcoll.describe()["pushed"])
+        work = dist.all_reduce(t.zero_(), op=dist.ReduceOp.MAX, async_op=True)
+        assert work is not None and work.wait() and t.eq(0).all()
+        dist.all_reduce(t if rank.rank else t.clone())  # one is elsewhere
+        dist.all_reduce(t[::2])
+        with shmcoll.shared_memory():
+            functional = functional_all_reduce(torch.ones(LARGE), "sum", dist.group.WORLD)
+        assert functional.eq(3).all()
+        counts.append(shmcoll.describe()["pushed"])
+        assert "push" in shmcoll.describe()["path.all_reduce.1m"]
+        return counts
+
+    for counts in run(3, body):
+        assert counts == [2, 5, 8, 11, 13], counts
 
 
 def test_a_group_makes_tensors_for_the_cpu_alone() -> None:

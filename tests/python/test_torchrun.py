@@ -43,7 +43,10 @@ open(f"{sys.argv[4]}/{rank}", "w").write(chr(10).join(lines))
 """
 
 
-@pytest.mark.parametrize(("store", "end"), [("env", "just end"), ("file", "destroy")])
+@pytest.mark.parametrize(
+    ("store", "end"),
+    [("env", "just end"), pytest.param("file", "destroy", marks=pytest.mark.long)],
+)
 def test_a_script_runs_under_torchrun(tmp_path: Path, store: str, end: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

@@ -51,7 +51,7 @@ def test_the_variable_holds_unless_a_group_has_its_own(tmp_path: Path) -> None:
         for options in (None, {"tuning": "turn=8k"}, shmcoll.Options(tuning="depth=4")):
             groups.append(dist.new_group(pg_options=options))
         seen = [tuning_of(group) for group in groups]
-        assert all(len(tuning) == 19 for tuning in seen)
+        assert all(len(tuning) == 20 for tuning in seen)
         for group in groups:
             assert total(group, 100_000, rank.rank) == [1.0]
         return [(t["turn"], t["depth"], t["prefetch_up_to"]) for t in seen]
@@ -245,6 +245,12 @@ def test_a_text_does_not_end_in_its_middle() -> None:
         ({"tuning": "depth=9"}, ValueError, '"depth=9" is not a number from 2 to 4'),
         ({"tuning": "@nowhere"}, ValueError, "cannot read nowhere: No such file"),
         ({"timeout": timedelta(seconds=-1)}, ValueError, "a time-out of -1000 ms is negative"),
+        ({"hosts": "two"}, ValueError, "hosts='two' is not one of auto|one"),
+        ({"engine": "a b"}, ValueError, "engine='a b' is not the name of a backend"),
+        ({"rails": 9}, ValueError, "rails=9 is not a number from 0 to 8"),
+        ({"order": "any"}, ValueError, "order='any' is not one of host|rank"),
+        ({"partials": ""}, ValueError, "partials='' is not one of narrow|wide"),
+        ({"rails": "1"}, TypeError, "incompatible constructor arguments"),
         ({"tuning": 3}, TypeError, "incompatible constructor arguments"),
         ({"turning": ""}, TypeError, "incompatible constructor arguments"),
     ],
@@ -261,12 +267,13 @@ def test_options_show_what_they_are() -> None:
     assert repr(options) == (
         "shmcoll.Options(timeout=datetime.timedelta(seconds=5), tuning='depth=4')"
     )
+    assert "tuning='', engine='other', rails=2)" in repr(shmcoll.Options(rails=2, engine="other"))
 
 
 def test_options_keep_their_tuning_when_they_are_copied() -> None:
-    options = shmcoll.Options(tuning="turn=8k")
+    options = shmcoll.Options(tuning="turn=8k", order="rank", rails=3)
     for twin in (copy.copy(options), copy.deepcopy(options), pickle.loads(pickle.dumps(options))):
-        assert twin.tuning == "turn=8k"
+        assert twin.tuning == "turn=8k" and twin.order == "rank" and twin.rails == 3
         twin.tuning = ""
     assert options.tuning == "turn=8k" and shmcoll.Options().tuning == ""
 

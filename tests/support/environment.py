@@ -23,6 +23,7 @@ COMPILERS = ("CC", "CXX", "CUDA_HOME", "CUDA_PATH", "SHMCOLL_CUDA_ARCHS", "MAX_J
 # How long the long lanes are, and what they begin with (docs/internals/testing.md).
 LONG_LANES = (
     r"SHMCOLL_(FUZZ|LIES|SOAK|STRESS)_\w+",
+    r"SHMCOLL_KILLS(_SEED)?",
     r"SHMCOLL_STORE_FUZZ(_SEED)?",
     "SHMCOLL_CUDA_KILLS",
 )

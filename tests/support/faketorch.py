@@ -92,7 +92,7 @@ def build_extension() -> None:
         "faketorch",
         [str(CUDA / "faketorch" / "faketorch.cpp")],
         extra_include_paths=list(INCLUDES),
-        extra_cflags=["-O1", "-g0"],
+        extra_cflags=["-O0", "-g0"],
         build_directory=str(FOLDER),
     )
 
