@@ -28,7 +28,7 @@ DONE, KEPT = 3, 4  # words of the board
 COUNT = 1 << 20  # elements: several steps of a large operation
 
 
-class Liveness:
+class Holder:
     """A thread that takes the interpreter's lock, and keeps it until a process writes to a pipe."""
 
     def __init__(self) -> None:
@@ -76,11 +76,11 @@ def main_thread_sleeps() -> Callable[[], bool]:
 
 
 @pytest.fixture
-def liveness() -> Iterator[Liveness]:
-    liveness = Liveness()
-    yield liveness
-    os.close(liveness.reader)
-    os.close(liveness.writer)
+def holder() -> Iterator[Holder]:
+    holder = Holder()
+    yield holder
+    os.close(holder.reader)
+    os.close(holder.writer)
 
 
 def ones() -> torch.Tensor:
@@ -150,7 +150,7 @@ DEADLINES: dict[str, Callable[[ranks.Rank], Any]] = {
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("call", CALLS)
-def test_peers_are_not_delayed(call: str, liveness: Liveness) -> None:
+def test_peers_are_not_delayed(call: str, holder: Holder) -> None:
     """Rank 0 is inside the call when its lock goes, and gets it back when rank 1 is through."""
 
     def body(rank: ranks.Rank) -> None:
@@ -160,19 +160,19 @@ def test_peers_are_not_delayed(call: str, liveness: Liveness) -> None:
         if rank.rank == 0:
             # As after signal.signal(): something is to be looked at, which would take the lock.
             signal.signal(signal.SIGALRM, lambda *_: None)
-            liveness.keep_when(main_thread_sleeps(), rank)
+            holder.keep_when(main_thread_sleeps(), rank)
             CALLS[call](rank)
             return
         faults.wait_for(rank, KEPT)
         time.sleep(0.1)
         CALLS[call](rank)
-        liveness.let_go()
+        holder.let_go()
 
     ranks.run(2, body, limit=LIMIT_S)
 
 
 @pytest.mark.timeout(60)
-def test_what_nobody_waits_for_goes_on(liveness: Liveness) -> None:
+def test_what_nobody_waits_for_goes_on(holder: Holder) -> None:
     """Rank 0 is in no call: threads of the library do its part."""
 
     def body(rank: ranks.Rank) -> None:
@@ -180,7 +180,7 @@ def test_what_nobody_waits_for_goes_on(liveness: Liveness) -> None:
         tensor = ones()
         if rank.rank == 0:
             works = [dist.all_reduce(tensor, async_op=True), dist.isend(ones(), 1)]
-            liveness.keep_when(lambda: True, rank)
+            holder.keep_when(lambda: True, rank)
             faults.wait_for(rank, DONE)
             begun = time.monotonic()
             # Rank 1 may be through before the library's thread has noted it here.
@@ -192,13 +192,13 @@ def test_what_nobody_waits_for_goes_on(liveness: Liveness) -> None:
         dist.all_reduce(tensor)
         dist.recv(tensor, 0)
         rank.board[DONE] = 1
-        liveness.let_go()
+        holder.let_go()
 
     ranks.run(2, body, limit=LIMIT_S)
 
 
 @pytest.mark.timeout(60)
-def test_a_signal_that_cannot_be_handled_delays_nobody(liveness: Liveness) -> None:
+def test_a_signal_that_cannot_be_handled_delays_nobody(holder: Holder) -> None:
     """SIGALRM every 5 ms, for a handler in Python that returns, while the lock is kept."""
 
     def body(rank: ranks.Rank) -> int:
@@ -212,7 +212,7 @@ def test_a_signal_that_cannot_be_handled_delays_nobody(liveness: Liveness) -> No
         rank.sync()
         if rank.rank == 0:
             signal.signal(signal.SIGALRM, hear)
-            liveness.keep_when(main_thread_sleeps(), rank)
+            holder.keep_when(main_thread_sleeps(), rank)
             signal.setitimer(signal.ITIMER_REAL, 0.005, 0.005)
             all_reduce()
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -220,7 +220,7 @@ def test_a_signal_that_cannot_be_handled_delays_nobody(liveness: Liveness) -> No
             faults.wait_for(rank, KEPT)
             time.sleep(0.2)
             all_reduce()
-            liveness.let_go()
+            holder.let_go()
         return heard
 
     assert ranks.run(2, body, limit=LIMIT_S)[0] > 0
@@ -229,7 +229,7 @@ def test_a_signal_that_cannot_be_handled_delays_nobody(liveness: Liveness) -> No
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("call", DEADLINES)
 def test_the_deadline_and_the_late_line_come_while_the_lock_is_kept(
-    call: str, liveness: Liveness
+    call: str, holder: Holder
 ) -> None:
     """Rank 1 never comes. It looks, without a call, for what rank 0 says and when."""
 
@@ -237,7 +237,7 @@ def test_the_deadline_and_the_late_line_come_while_the_lock_is_kept(
         faults.meet(rank, timeout=ranks.seconds(4))
         rank.sync()
         if rank.rank == 0:
-            liveness.keep_when(main_thread_sleeps(), rank)
+            holder.keep_when(main_thread_sleeps(), rank)
             with pytest.raises(dist.DistBackendError, match="Timed out after 4"):
                 DEADLINES[call](rank)
             rank.board[DONE] = 1
@@ -258,7 +258,7 @@ def test_the_deadline_and_the_late_line_come_while_the_lock_is_kept(
         else:
             time.sleep(2.5)
         assert rank.board[DONE] == 0  # the lock was kept for as long
-        liveness.let_go()
+        holder.let_go()
 
     ranks.run(2, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": "2000"})
 
@@ -266,7 +266,7 @@ def test_the_deadline_and_the_late_line_come_while_the_lock_is_kept(
 @pytest.mark.alone
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("call", [faults.all_reduce, wait, message])
-def test_ctrl_c_is_answered_when_the_lock_is_free_again(call: Any, liveness: Liveness) -> None:
+def test_ctrl_c_is_answered_when_the_lock_is_free_again(call: Any, holder: Holder) -> None:
     def body(rank: ranks.Rank) -> float:
         faults.meet(rank)
         rank.board[faults.FREE] = 0
@@ -277,10 +277,10 @@ def test_ctrl_c_is_answered_when_the_lock_is_free_again(call: Any, liveness: Liv
             time.sleep(0.5)
             assert rank.board[faults.FREE] == 0
             faults.mark(rank)
-            liveness.let_go()
+            holder.let_go()
             faults.wait_for(rank, faults.FREE)
             return 0.0
-        liveness.keep_when(main_thread_sleeps(), rank)
+        holder.keep_when(main_thread_sleeps(), rank)
         with pytest.raises(KeyboardInterrupt):
             call()
         ms = faults.since_ms(rank)
