@@ -5,11 +5,12 @@
 #include "shm/comm/process.h"
 #include "shm/os/os.h"
 
+#include <errno.h>
 #include <stdlib.h>
 
-#define ENDED  (UINT32_C(1) << 31) /* in `asked`: there are no more questions */
-#define SLOTS  2u
-#define YIELDS 100
+#define ENDED    (UINT32_C(1) << 31) /* in `asked`: there are no more questions */
+#define SLOTS    2u
+#define YIELD_NS (50 * SHC_NS_PER_US)
 
 /* Shared by the thread and its owner; the last of the two frees it. */
 struct shc_store_thread {
@@ -52,16 +53,18 @@ void shc_store_make_call(const struct shc_store *store, struct shc_store_call *c
     }
 }
 
-/* Most answers come sooner than falling asleep and being woken takes. So at first it only yields. */
-static void wait_for_news(shc_a32 *word, uint32_t value, uint64_t timeout_ns)
+/* Most answers come sooner than falling asleep and being woken takes. So at first it only yields. Next to
+ * programs that compute, one yield may last for milliseconds, and is the last one. False: a signal came. */
+static bool wait_for_news(shc_a32 *word, uint32_t value, uint64_t timeout_ns)
 {
-    for (int i = 0; i < YIELDS; i++) {
+    const uint64_t begun_ns = shc_clock_ns();
+    do {
         /* relaxed: the caller loads it again. */
         if (shc_a32_load_relaxed(word) != value)
-            return;
+            return true;
         shc_os_thread_yield();
-    }
-    shc_os_futex_wait(word, value, timeout_ns, false);
+    } while (shc_clock_ns() - begun_ns < YIELD_NS);
+    return shc_os_futex_wait(word, value, timeout_ns, false) != EINTR;
 }
 
 static void serve(void *arg)
@@ -80,7 +83,7 @@ static void serve(void *arg)
         } else if (asked & ENDED) {
             break;
         } else {
-            wait_for_news(&thread->asked, asked, SHC_NS_PER_S);
+            (void)wait_for_news(&thread->asked, asked, SHC_NS_PER_S);
         }
     }
     if (!shc_process_leaving()) /* what a store's end needs may be gone by now */
@@ -136,13 +139,13 @@ bool shc_store_thread_await(struct shc_store_thread *thread, uint64_t timeout_ns
     /* relaxed: only this thread writes it. */
     const uint32_t asked = shc_a32_load_relaxed(&thread->asked);
     const uint64_t deadline_ns = shc_deadline_after(shc_clock_ns(), timeout_ns);
-    for (;;) {
+    for (bool goes_on = true;;) {
         /* acquire store/answered <- release in serve(): the answer. */
         const uint32_t answered = shc_a32_load_acquire(&thread->answered);
         const uint64_t now_ns = shc_clock_ns();
-        if (answered == asked || now_ns >= deadline_ns)
+        if (answered == asked || now_ns >= deadline_ns || !goes_on)
             return answered == asked;
-        wait_for_news(&thread->answered, answered, deadline_ns - now_ns);
+        goes_on = wait_for_news(&thread->answered, answered, deadline_ns - now_ns);
     }
 }
 

@@ -46,7 +46,7 @@ struct shc_store_call *shc_store_thread_next(struct shc_store_thread *thread);
 /* The call is filled in: hands it over. */
 void shc_store_thread_ask(struct shc_store_thread *thread);
 
-/* Waits, at most that long, until all calls have their answers. */
+/* Waits, at most that long and until a signal comes, for the answers of all calls. False: one is missing. */
 bool shc_store_thread_await(struct shc_store_thread *thread, uint64_t timeout_ns);
 
 /* Calls that were handed over are still made, but their answers are dropped. Waits for nothing. NULL is
