@@ -29,11 +29,11 @@ from ranks import Rank, Run, outcomes, run, seconds
 from test_status import LIMIT_S, look_until
 from test_watch_tools import check_trace, go_on, tool
 
-# Half a minute of compiling where there is no build yet.
+# Half a minute of compiling where there is no build yet; minutes on a busy machine.
 pytestmark = [
     features.needs_stream_handles,
     pytest.mark.usefixtures("standin"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(900),
 ]
 LATE_S = 0.4
 

@@ -24,7 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 FRAMEWORKS = sorted({script.parent for script in (EXAMPLES / "frameworks").glob("*/[!c]*.py")})
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(450)
 
 if importlib.util.find_spec("sklearn") is None:  # an import would cost each worker two seconds
     pytest.skip("the digits come with scikit-learn", allow_module_level=True)
@@ -46,7 +46,7 @@ def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=400,
         check=False,
     )
 
