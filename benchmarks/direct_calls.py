@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""How long do small collectives take through torch.distributed, as direct calls, and by vLLM's operators?
+"""How long do small collectives take through torch.distributed, as direct calls, and by operators of others?
 
     torchrun --standalone --nproc-per-node 2 benchmarks/direct_calls.py [--dtype bf16] [--json FILE]
 
 Each rank is pinned to a CPU. The forms take turns within one run, so a busy machine slows all of them. The
-table has medians of the turns in microseconds. `vllm` is there if its package is installed.
+table has medians of the turns in microseconds. `vllm` and `deepspeed` are there if their packages are
+installed; DeepSpeed compiles its operator at its first use, and has only the all_reduce.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -35,6 +37,34 @@ TURN_US = 300.0  # a turn is so long, or some calls
 Call = Callable[[], object]
 
 
+class DeepSpeed:
+    """The operator of DeepSpeed's inference_all_reduce, for all ranks. It knows fp32, bf16 and fp16."""
+
+    def __init__(self) -> None:
+        builders = importlib.import_module("deepspeed.ops.op_builder.cpu")
+        os.environ["LOCAL_SIZE"] = str(
+            dist.get_world_size()
+        )  # it asks torchrun's other variables in vain
+        library = builders.ShareMemCommBuilder().load(verbose=False)
+        dist.barrier()
+        library.initialize(dist.get_world_size(), dist.get_rank())
+        self.all_reduce: Callable[
+            [torch.Tensor], object
+        ] = torch.ops.deepspeed.inference_all_reduce_
+
+
+def others() -> dict[str, Any]:
+    """The libraries to compare with that are installed."""
+    found: dict[str, Any] = {}
+    library = Vllm.library()
+    if library is not None:
+        torch.ops.load_library(library)  # type: ignore[no-untyped-call]
+        found["vllm"] = Vllm()
+    if importlib.util.find_spec("deepspeed") is not None:
+        found["deepspeed"] = DeepSpeed()
+    return found
+
+
 def time_us(call: Call, calls: int) -> float:
     begun = time.perf_counter_ns()
     for _ in range(calls):
@@ -42,7 +72,7 @@ def time_us(call: Call, calls: int) -> float:
     return (time.perf_counter_ns() - begun) / calls / 1000
 
 
-def calls_of(op: str, size: int, dtype: torch.dtype, vllm: Vllm | None) -> dict[str, Call]:
+def calls_of(op: str, size: int, dtype: torch.dtype, rivals: dict[str, Any]) -> dict[str, Call]:
     """What each form does in a turn. All of them have the same tensors."""
     world = dist.get_world_size()
     whole = torch.zeros(size // dtype.itemsize, dtype=dtype)
@@ -54,8 +84,8 @@ def calls_of(op: str, size: int, dtype: torch.dtype, vllm: Vllm | None) -> dict[
             "function": lambda: shmcoll.all_reduce(whole),
             "bound": lambda: bound.all_reduce(whole),
         }
-        if vllm is not None:
-            forms["vllm"] = lambda: vllm.all_reduce(whole)
+        for name, rival in rivals.items():
+            forms[name] = lambda rival=rival: rival.all_reduce(whole)  # type: ignore[misc]
         return forms
     through = ThroughTorch(dist.distributed_c10d._get_default_group())
     forms = {
@@ -63,8 +93,8 @@ def calls_of(op: str, size: int, dtype: torch.dtype, vllm: Vllm | None) -> dict[
         "function": lambda: shmcoll.all_gather_into(whole, part),
         "bound": lambda: bound.all_gather_into(whole, part),
     }
-    if vllm is not None:
-        forms["vllm"] = lambda: vllm.all_gather(whole, part)
+    if "vllm" in rivals:
+        forms["vllm"] = lambda: rivals["vllm"].all_gather(whole, part)
     return forms
 
 
@@ -94,15 +124,12 @@ def main() -> None:
     os.sched_setaffinity(0, {cpus[int(os.environ["LOCAL_RANK"]) % len(cpus)]})
     torch.set_num_threads(1)
     dist.init_process_group("shmcoll")
-    library = Vllm.library()
-    if library is not None:
-        torch.ops.load_library(library)  # type: ignore[no-untyped-call]
-    vllm = Vllm() if library is not None else None
+    rivals = others()
     first, rows = dist.get_rank() == 0, []
     with torch.inference_mode():
         for op in OPS:
             for number, size in enumerate(SIZES[: options.sizes]):
-                us = measure(calls_of(op, size, DTYPES[options.dtype], vllm), options.turns)
+                us = measure(calls_of(op, size, DTYPES[options.dtype], rivals), options.turns)
                 rows.append({"op": op, "bytes": size, "us": us})
                 if first and number == 0:
                     print(f"{op:12} bytes" + "".join(f"{name:>10}" for name in us), flush=True)

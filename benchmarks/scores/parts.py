@@ -366,23 +366,27 @@ def floor_rows(one: dict[str, Any]) -> list[Row]:
 
 
 def direct_calls(lab: Lab) -> list[Row]:
-    """fp32 for the times, and bf16, in which models decode, next to vLLM's operators."""
+    """fp32 for the times, and bf16, in which models decode, next to the operators of vLLM and DeepSpeed."""
     how = lab.choose(("--turns", "100"), ("--turns", "3", "--sizes", "2"))
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    command = (*torchrun, str(BENCHMARKS / "direct_calls.py"), *how, "--dtype")
-    runs = [lab.python(*command, dtype) for dtype in ("fp32", "bf16")]
-    return [row for run in runs for one in run["rows"] for row in direct_rows(one, run["dtype"])]
+    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
+    command = (str(BENCHMARKS / "direct_calls.py"), *how, "--dtype")
+    runs = [
+        lab.python(*torchrun, ranks, *command, dtype)
+        for ranks, dtype in (("2", "fp32"), ("2", "bf16"), ("4", "bf16"))
+    ]
+    return [row for run in runs for one in run["rows"] for row in direct_rows(one, run)]
 
 
-def direct_rows(one: dict[str, Any], dtype: str) -> list[Row]:
-    us, place = one["us"], (one["op"], one["bytes"], 2)
+def direct_rows(one: dict[str, Any], run: dict[str, Any]) -> list[Row]:
+    us, dtype, place = one["us"], run["dtype"], (one["op"], one["bytes"], run["world_size"])
     rows = [
         Row("direct us", *place, kind=dtype, values=tuple(us["bound"])),
         Row("torch / direct", *place, kind=dtype, values=tuple(over(us["torch"], us["bound"]))),
     ]
-    if "vllm" in us:
-        values = tuple(over(us["vllm"], us["bound"]))
-        rows.append(Row("ratio", *place, "vllm", dtype, values))
+    for rival in ("vllm", "deepspeed"):
+        if rival in us:
+            values = tuple(over(us[rival], us["bound"]))
+            rows.append(Row("ratio", *place, rival, dtype, values))
     return rows
 
 

@@ -285,6 +285,20 @@ def _vllm(op: str, sizes: tuple[int, ...], bound: float) -> Goal:
     )
 
 
+def _deepspeed(ranks: int) -> Goal:
+    return Goal(
+        f"direct: all_reduce of bf16 against DeepSpeed's operator, {ranks} ranks",
+        "python-direct",
+        "ratio",
+        1.5,
+        ops=("all_reduce",),
+        sizes=(8, 4 * KIB, 8 * KIB, *powers(32 * KIB, 8 * MIB, 4)),
+        ranks=ranks,
+        rivals=("deepspeed",),
+        kinds=("bf16",),
+    )
+
+
 def _direct(size: int, metric: str, bound: float, what: str) -> Goal:
     return Goal(
         f"direct: all_reduce from Python, {size_text(size)}{what}",
@@ -308,6 +322,8 @@ DIRECT_GOALS = (
     _vllm("all_reduce", (32 * KIB, 32 * KIB), 2.0),
     _vllm("all_reduce", powers(128 * KIB, 8 * MIB, 4), 1.6),
     _vllm("all_gather", (4 * KIB, 8 * KIB, *powers(32 * KIB, 8 * MIB, 4)), 2.5),
+    _deepspeed(2),
+    _deepspeed(4),
 )
 
 HOG_GOALS = tuple(
