@@ -24,9 +24,12 @@ sys.path += [str(ROOT / "tests/lint"), str(ROOT / "packaging")]
 
 import elf  # noqa: E402
 import groups  # noqa: E402
+import release  # noqa: E402
 import shmcoll  # noqa: E402
 from common import repo_files  # noqa: E402
 
+VERSION = release.current()
+MAJOR = VERSION.partition(".")[0]
 FILES = repo_files(ROOT)
 NEEDED = re.compile(
     r"(python|src/backend)/|(src/shm/shmcoll.h|setup.py|pyproject.toml|README.md|LICENSE)$"
@@ -60,14 +63,15 @@ if [ "$1" = --install ]; then
 fi
 [ "$1" = --build ] || exit 0
 mkdir -p "$2/src/backend"
+major=$(sed -n 's/^#define SHC_VERSION_MAJOR //p' src/shm/shmcoll.h)
 for torch in $STAND_IN_TORCH $STAND_IN_MORE_TORCH; do
     echo "$STAND_IN_CORE" >"$2/src/backend/libshmcoll_c10d-${torch%.*}.so"
 done
 for library in shm/libshmcoll cuda_ipc/libshmcoll_cuda; do
     mkdir -p "$2/src/${library%/*}"
-    echo "$STAND_IN_CORE" >"$2/src/$library.so.0.1"
-    ln -sf "${library##*/}.so.0.1" "$2/src/$library.so.0"
-    ln -sf "${library##*/}.so.0" "$2/src/$library.so"
+    echo "$STAND_IN_CORE" >"$2/src/$library.so.$major.1"
+    ln -sf "${library##*/}.so.$major.1" "$2/src/$library.so.$major"
+    ln -sf "${library##*/}.so.$major" "$2/src/$library.so"
 done
 """
 FOR_C = (
@@ -82,8 +86,8 @@ echo objcopy "$@" >>"$STAND_IN_LOG"
 """
 
 
-def libraries(*torches: str) -> set[str]:
-    names = ["shmcoll.so", "shmcoll.so.0", "shmcoll_cuda.so.0"]
+def libraries(*torches: str, major: str = MAJOR) -> set[str]:
+    names = ["shmcoll.so", f"shmcoll.so.{major}", f"shmcoll_cuda.so.{major}"]
     names += [f"shmcoll_c10d-{torch.rpartition('.')[0]}.so" for torch in torches]
     return {f"shmcoll/lib/lib{name}" for name in names}
 
@@ -141,7 +145,7 @@ class Tree:
         done = self.python("setup.py", "-q", "bdist_wheel", core=core, torch=torch, **env)
         assert done.returncode == 0, done.stdout + done.stderr
         (file,) = (self.path / "dist").iterdir()
-        assert re.fullmatch(r"shmcoll-[\d.]+-py3-none-linux_\w+\.whl", file.name), file.name
+        assert re.fullmatch(r"shmcoll-[\d.]+(rc\d+)?-py3-none-linux_\w+\.whl", file.name), file.name
         with zipfile.ZipFile(file) as wheel:
             return {name: wheel.read(name).decode() for name in wheel.namelist()}
 
@@ -165,7 +169,7 @@ def test_a_wheel_has_the_libraries_that_were_built_for_it(tree: Tree) -> None:
         files = tree.wheel(core, torch)
         assert {name for name in files if "/lib/lib" in name} == libraries(torch)
         link = files["shmcoll/lib/libshmcoll.so"]  # a wheel has no links
-        assert link == "INPUT(libshmcoll.so.0)\n"
+        assert link == f"INPUT(libshmcoll.so.{MAJOR})\n"
         assert {files[name] for name in libraries(torch)} == {link, core + "\n"}
         assert {f"shmcoll/{name}" for name in FOR_C} <= files.keys()
         assert json.loads(files["shmcoll/_build_info.json"])["torch"] == torch
@@ -191,12 +195,18 @@ def test_the_built_libraries_ask_for_nothing_that_torch_does_without() -> None:
 
 def test_the_version_is_that_of_the_header(tree: Tree) -> None:
     header = tree.path / "src/shm/shmcoll.h"
-    text = header.read_text()
-    header.write_text(text.replace("VERSION_MINOR 1", "VERSION_MINOR 23") + "#define A_VERSION 4\n")
+    for name, value in (("MAJOR", "23"), ("PRE", '"rc4"')):
+        text = header.read_text()
+        changed = re.sub(rf"^(#define SHC_VERSION_{name} +)\S+", rf"\g<1>{value}", text, flags=re.M)
+        assert changed != text
+        header.write_text(changed + "#define A_VERSION 4\n")
+    version = re.sub(r"^\d+(\.\d+\.\d+).*", r"23\1rc4", VERSION)
     files = tree.wheel()
+    assert {name for name in files if "/lib/lib" in name} == libraries("9.8.0", major="23")
+    assert files["shmcoll/lib/libshmcoll.so"] == "INPUT(libshmcoll.so.23)\n"
     (metadata,) = (files[name] for name in files if name.endswith(".dist-info/METADATA"))
-    assert "\nVersion: 0.23.0\n" in metadata
-    assert json.loads(files["shmcoll/_build_info.json"])["version"] == "0.23.0"
+    assert f"\nVersion: {version}\n" in metadata
+    assert json.loads(files["shmcoll/_build_info.json"])["version"] == version
 
 
 def test_what_the_workflows_and_the_extras_name_is_there() -> None:
@@ -243,7 +253,7 @@ def test_an_archive_of_the_sources_has_every_file_of_the_tree_and_nothing_built(
     package = tree.path / "python/shmcoll"
     (package / "lib").mkdir()
     (package / "include").mkdir()
-    for built in ("lib/libshmcoll.so.0", "_build_info.json", "_C.cpython.so", "include/x.h"):
+    for built in (f"lib/libshmcoll.so.{MAJOR}", "_build_info.json", "_C.cpython.so", "include/x.h"):
         (package / built).touch()
     done = tree.python("setup.py", "-q", "sdist")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -269,7 +279,7 @@ def test_without_torch_there_is_no_glue(tree: Tree) -> None:
     )
     done = tree.python("-c", build)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "shmcoll-0.1.0.tar.gz" in {file.name for file in (tree.path / "dist").iterdir()}
+    assert f"shmcoll-{VERSION}.tar.gz" in {file.name for file in (tree.path / "dist").iterdir()}
 
 
 def test_a_wheel_has_a_glue_for_each_torch_that_is_named(tree: Tree) -> None:
@@ -286,7 +296,7 @@ def test_a_wheel_has_a_glue_for_each_torch_that_is_named(tree: Tree) -> None:
         map(str, folders)
     ), "the one that is named comes first"
     split = re.findall(r"^objcopy --strip-unneeded .*/(\S+)$", log, re.M)
-    assert {"libshmcoll.so.0", "libshmcoll_c10d-9.1.so", "libshmcoll_c10d-9.8.so"} <= set(split)
+    assert {f"libshmcoll.so.{MAJOR}", "libshmcoll_c10d-9.1.so", "libshmcoll_c10d-9.8.so"} <= set(split)
     assert json.loads(files["shmcoll/_build_info.json"])["gpu_kernels"] == "a stand-in"
 
 
