@@ -82,8 +82,19 @@ def check_tools() -> None:
         )
 
 
+def drop_stale_build() -> None:
+    """Removes what was built where this tree lay before it was moved or copied: CMake refuses it."""
+    cache = CORE_BUILD / "CMakeCache.txt"
+    if cache.exists() and f"\nCMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" not in cache.read_text():
+        print(
+            f"shmcoll's setup.py: {CORE_BUILD} is of another folder and is built again", flush=True
+        )
+        shutil.rmtree(CORE_BUILD)
+
+
 def configure() -> str:
     """Configures CMake's build, and returns what it says."""
+    drop_stale_build()
     gpus = os.environ.get("SHMCOLL_CUDA_ARCHS", "").replace(",", " ").split()
     options = {
         "CMAKE_BUILD_TYPE": "Release",

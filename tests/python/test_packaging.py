@@ -236,6 +236,15 @@ def test_objects_of_another_torch_are_not_used_again(tree: Tree) -> None:
     assert "force=True" in first and "torch-9.8.0" in first, first
 
 
+def test_what_was_built_before_the_tree_was_moved_is_not_used(tree: Tree) -> None:
+    cache = tree.path / "build/core/CMakeCache.txt"
+    cache.parent.mkdir(parents=True)
+    for home, stays in ((tree.path, True), (tree.path.parent / "tree.old", False)):
+        cache.write_text(f"# by CMake\nCMAKE_HOME_DIRECTORY:INTERNAL={home}\nA:STRING=b\n")
+        tree.wheel()
+        assert cache.exists() == stays, home
+
+
 def test_in_place_and_editable_builds_leave_everything_in_the_tree(tree: Tree) -> None:
     done = tree.python("setup.py", "-q", "build_ext", "--inplace")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -296,7 +305,9 @@ def test_a_wheel_has_a_glue_for_each_torch_that_is_named(tree: Tree) -> None:
         map(str, folders)
     ), "the one that is named comes first"
     split = re.findall(r"^objcopy --strip-unneeded .*/(\S+)$", log, re.M)
-    assert {f"libshmcoll.so.{MAJOR}", "libshmcoll_c10d-9.1.so", "libshmcoll_c10d-9.8.so"} <= set(split)
+    assert {f"libshmcoll.so.{MAJOR}", "libshmcoll_c10d-9.1.so", "libshmcoll_c10d-9.8.so"} <= set(
+        split
+    )
     assert json.loads(files["shmcoll/_build_info.json"])["gpu_kernels"] == "a stand-in"
 
 
