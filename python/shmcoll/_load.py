@@ -152,8 +152,9 @@ def _open_any(torch: Any) -> ctypes.PyDLL:
     except ImportError as error:
         if choice() or not (_HERE / "lib" / _LIBRARY).exists():
             raise
+        glue = _open(_HERE / "lib" / _LIBRARY)  # or neither loads
         _warn_of_python(str(error))
-        return _open(_HERE / "lib" / _LIBRARY)
+        return glue
 
 
 def _warn_of_python(why: str) -> None:
@@ -192,10 +193,22 @@ def load_glue() -> ctypes.PyDLL:
     return glue
 
 
+def _c_library() -> str:
+    """This system's C library, in words."""
+    try:
+        return os.confstr("CS_GNU_LIBC_VERSION") or "not glibc"
+    except (AttributeError, OSError, ValueError):  # as with musl
+        return "not glibc"
+
+
 def not_loaded(error: Exception) -> ImportError:
     """What is raised when a file that fits does not load."""
     facts = build_facts()
+    text = f"shmcoll's compiled part does not load: {error}. "
+    here = _c_library()
+    if "GLIBC_" in str(error) or here == "not glibc":
+        text += f"The C library here is {here}; a wheel needs glibc 2.28 or later. "
     return ImportError(
-        f"shmcoll's compiled part does not load: {error}. It was built for torch "
-        f"{facts['torch']} and Python {facts['python']}. Build it again: {_REBUILD}"
+        f"{text}It was built for torch {facts['torch']} and Python {facts['python']}. "
+        f"Build it again: {_REBUILD}"
     )

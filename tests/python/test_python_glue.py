@@ -19,7 +19,8 @@ import torch.distributed._functional_collectives as functional
 import glues
 import shmcoll
 from ranks import Rank, outcomes, run
-from test_register import INIT, PACKAGE, Site, Torch, site, succeed  # noqa: F401
+from test_load import Torch
+from test_register import INIT, PACKAGE, Site, site, succeed  # noqa: F401
 
 ROOT = Path(__file__).parents[2]
 # Of the tests that all glues share, the ones that a call's way through Python can break.
@@ -307,7 +308,7 @@ def test_a_nightly_takes_a_compiled_glue_only_if_it_was_built_for_it(
     release, nightly = Torch(f"{minor}.9"), Torch(f"{minor}.0.dev20261128+cpu")
     compiled = PACKAGE / f"lib/libshmcoll_c10d-{minor}.so"
     assert _load.find_glue(release) == compiled
-    assert _load.find_glue(nightly) == PACKAGE / "lib/libshmcoll_python.so.0"
+    assert _load.find_glue(nightly) == PACKAGE / "lib" / _load._LIBRARY
     monkeypatch.setattr(
         _load, "build_facts", lambda: {"torch": nightly.__version__, "version": "7.1.0rc1"}
     )
