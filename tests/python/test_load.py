@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from test_register import PACKAGE, Site, site, succeed  # noqa: F401
+from test_register import INIT, PACKAGE, Site, site, succeed  # noqa: F401
 
 COMMAND = "pip install --no-build-isolation --force-reinstall --no-deps ."
 
@@ -142,3 +142,18 @@ except ImportError as error:
 """
     said = succeed(site.python(script))
     assert "does not load: " in said and "_C.abi3.so" in said and COMMAND in said
+
+
+def test_two_installations_on_the_path_work_and_are_named(
+    site: Site, tmp_path_factory: pytest.TempPathFactory  # noqa: F811
+) -> None:
+    """The package is of one, the module that registers its name of the other."""
+    other = Site(tmp_path_factory.mktemp("other"))
+    site.link()
+    (site.path / "_shmcoll_autoload.py").unlink()
+    paths = (site.path, other.path, Path(torch.__file__).parents[1])
+    script = "import torch, torch.distributed as dist" + INIT
+    done = site.python(script, PYTHONPATH=os.pathsep.join(map(str, paths)))
+    assert succeed(done) == "initialized\n"
+    said = f"two installations: {site.path} is used, and its name is registered by {other.path}."
+    assert done.stderr.count(said) == 1 and "pip uninstall shmcoll" in done.stderr
