@@ -106,7 +106,8 @@ def gather(snapshot: Snapshot) -> list[Group]:
     groups = []
     for members in parts.values():
         any_member = next(iter(members.values()))
-        groups.append(
-            Group(any_member.description, any_member.world_size, members, snapshot.now_ns)
-        )
+        # A rank knows the user's words for the group since its first call there.
+        words = (m.description for m in members.values() if m.description != m.name)
+        name = next(words, any_member.name)
+        groups.append(Group(name, any_member.world_size, members, snapshot.now_ns))
     return sorted(groups, key=lambda group: -group.age_seconds)
