@@ -22,8 +22,10 @@ import torch.distributed as dist
 
 import system_calls
 from ranks import Rank, Run, outcomes, run
-from shmcoll.watch import layout, unseen
+from shmcoll.watch import layout, quota, unseen
+from shmcoll.watch import status as status_tool
 from tools import run_and_look_at_modules
+from trees import plant
 
 LIMIT_S = 40.0
 LATE = ("--late", "0.2")
@@ -192,6 +194,68 @@ def test_a_message_that_nobody_takes() -> None:
     assert [each["rank"] for each in said["waited_for"]] == [1]
     sent = said["groups"][0]["ranks"][1]["operations"]["send"]
     assert (sent["count"], sent["bytes"]) == (1, 24)
+
+
+QUOTAS = {  # files of a control group, and what is said of half a CPU
+    "v2": {
+        "proc/PID/cgroup": "0::/job/rank\n",
+        "sys/fs/cgroup/job/cpu.max": "50000 100000\n",
+        "sys/fs/cgroup/job/cpu.stat": "usage_usec 9\nnr_periods 50\nnr_throttled 20\n",
+        "sys/fs/cgroup/job/rank/cpu.max": "max 100000\n",
+    },
+    "v1": {
+        "proc/PID/cgroup": "4:memory:/\n1:cpu,cpuacct:/job\n0::/\n",
+        "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "50000\n",
+        "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
+        "sys/fs/cgroup/cpu/job/cpu.stat": "nr_periods 50\nnr_throttled 20\nthrottled_time 9\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+        "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+    },
+    "wide": {
+        "proc/PID/cgroup": "0::/job\n",
+        "sys/fs/cgroup/job/cpu.max": "50000 100000\n",
+        "sys/fs/cgroup/job/cpu.stat": "nr_periods 50\nnr_throttled 2\n",
+    },
+}
+
+
+@pytest.mark.parametrize("form", QUOTAS)
+def test_a_rank_that_others_wait_for_and_that_a_cpu_quota_holds_back(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        if rank.rank == 1:
+            wait_for_release(rank)
+        dist.barrier()
+
+    def look(run: Run) -> Answer:
+        for pid in run.pids.values():
+            files = {name.replace("PID", str(pid)): text for name, text in QUOTAS[form].items()}
+            plant(tmp_path, files)
+        monkeypatch.setattr(quota, "ROOT", tmp_path)
+        waits = lambda code, said: said["groups"][0]["ranks"][0]["waits_for"] == [1]  # noqa: E731
+        look_until(run.pids, waits)
+        pids = [str(pid) for pid in run.pids.values()]
+        code = status_tool.main(["--json", *LATE, *pids])
+        said = json.loads(capsys.readouterr().out)
+        status_tool.main(pids)
+        said["lines"] = capsys.readouterr().out.splitlines()
+        return code, said
+
+    found: list[Answer] = []
+    run(2, body, meanwhile=observe(look, found))
+    ((_, said),) = found
+    waiting, late = said["groups"][0]["ranks"]
+    assert waiting["cpu_quota"] is None and "quota" not in waiting["text"]  # nobody waits for it
+    if form == "wide":
+        assert late["cpu_quota"] is None and "quota" not in late["text"]
+        return
+    place = "/sys/fs/cgroup/job" if form == "v2" else "/sys/fs/cgroup/cpu/job"
+    assert late["cpu_quota"] == {"cpus": 0.5, "place": place, "used_up": 0.4}
+    sentence = f"its CPU quota (0.5 CPUs, {place}) was used up in 40% of the periods so far"
+    assert late["text"].endswith(f"; {sentence}")
+    assert [line.startswith("  rank 1  ") for line in said["lines"] if sentence in line] == [True]
 
 
 def test_a_cycle_over_two_groups_is_a_deadlock() -> None:

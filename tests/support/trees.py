@@ -60,7 +60,9 @@ def plant(root: Path, files: dict[str, str | None]) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (root / "proc/self/ns").mkdir(parents=True, exist_ok=True)
-    (root / "proc/self/ns/pid").symlink_to(f"pid:[{NAMESPACE}]")
+    link = root / "proc/self/ns/pid"
+    if not link.is_symlink():  # a tree may be planted in steps
+        link.symlink_to(f"pid:[{NAMESPACE}]")
     return root
 
 

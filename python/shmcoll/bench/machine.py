@@ -65,12 +65,16 @@ def cpu_quota(root: Path) -> float | None:
 
 def tightest_quota(root: Path, pid: int | str = "self") -> tuple[float | None, Path]:
     """The same, and the folder of the control group that has it. pid: of another process."""
-    quotas = [
+    return min(quotas(root, pid), default=(None, root))
+
+
+def quotas(root: Path, pid: int | str = "self") -> list[tuple[float, Path]]:
+    """All of them: CPUs, and the folder of the control group."""
+    return [
         (quota, level)
         for v1, level in group_levels(root, "cpu", pid)
         if (quota := _quota_v1(level) if v1 else _quota_v2(level)) is not None
     ]
-    return min(quotas, default=(None, root))
 
 
 def cache_bytes(root: Path) -> int | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from shmcoll.bench.machine import boost, governor, group_levels, tightest_memory, tightest_quota
 from shmcoll.bench.topology import list_text, parse_list
-from shmcoll.watch import machine
+from shmcoll.watch import machine, quota
 from shmcoll.watch.gpu_links import Links
 from shmcoll.watch.trial import Trial
 
@@ -175,7 +175,7 @@ def _shm_problem(root: Path, numbers: Numbers) -> str:
 
 def check_memory(root: Path, numbers: Numbers) -> Iterator[Verdict]:
     free, place = tightest_memory(root)
-    need, shown = whole_need(numbers.ranks), _shown(root, place)
+    need, shown = whole_need(numbers.ranks), quota.shown(root, place)
     text = f"{size(free)} available ({shown})"
     if free >= need:
         yield Verdict("memory", OK, text)
@@ -185,52 +185,41 @@ def check_memory(root: Path, numbers: Numbers) -> Iterator[Verdict]:
     yield Verdict("memory", state, text, "docker run --memory=..., kubernetes: resources.limits")
 
 
-def _shown(root: Path, path: Path) -> str:
-    return "/" + str(path.relative_to(root)).lstrip("./")
-
-
 # ---- CPUs ----
 
 
 def check_quota(root: Path, numbers: Numbers) -> Iterator[Verdict]:
-    quota, own = tightest_quota(root)
-    if quota is None:
+    cpus, own = tightest_quota(root)
+    if cpus is None:
         yield Verdict("CPU quota", OK, "none")
     else:
-        yield _judge_quota(root, quota, own, numbers.ranks, "ranks")
+        yield _judge_quota(root, cpus, own, numbers.ranks, "ranks")
     # Running ranks may be in a container, and this command on its host.
     elsewhere: dict[Path, tuple[float, set[int]]] = {}
     for pid in {one.pid for one in numbers.running}:
-        quota, place = tightest_quota(root, pid)
-        if quota is not None and place != own:
-            elsewhere.setdefault(place, (quota, set()))[1].add(pid)
-    for place, (quota, pids) in sorted(elsewhere.items()):
+        cpus, place = tightest_quota(root, pid)
+        if cpus is not None and place != own:
+            elsewhere.setdefault(place, (cpus, set()))[1].add(pid)
+    for place, (cpus, pids) in sorted(elsewhere.items()):
         shown = ", ".join(map(str, sorted(pids)[:_PIDS_SHOWN])) + ", ..." * (
             len(pids) > _PIDS_SHOWN
         )
         what = f"running ranks (process {shown})"
-        yield _judge_quota(root, quota, place, len(pids), what)
+        yield _judge_quota(root, cpus, place, len(pids), what)
 
 
-def _judge_quota(root: Path, quota: float, place: Path, ranks: int, what: str) -> Verdict:
-    used_up = _used_up(place)
-    text = f"{quota:g} CPUs ({_shown(root, place)}) for {ranks} {what}"
+def _judge_quota(root: Path, cpus: float, place: Path, ranks: int, what: str) -> Verdict:
+    used_up = quota.used_up(place)
+    text = f"{cpus:g} CPUs ({quota.shown(root, place)}) for {ranks} {what}"
     if used_up:
         text += f", used up in {used_up:.0%} of the periods so far"
-    if ranks > quota:
+    if ranks > cpus:
         text += ": when it is used up, all ranks stand still for up to 100 ms"
         fix = f"docker run --cpus={ranks}; kubernetes: limits.cpu; or fewer ranks"
         return Verdict("CPU quota", FAIL, text, fix)
-    if used_up > 0.05:
+    if used_up > quota.WORTH_SAYING:
         return Verdict("CPU quota", WARN, text, "one thread for each rank (OMP_NUM_THREADS=1)")
     return Verdict("CPU quota", OK, text)
-
-
-def _used_up(group: Path) -> float:
-    """The part of the periods in which processes of the control group had to stand still."""
-    words = machine.read(group / "cpu.stat").split()
-    counts = {name: int(count) for name, count in zip(words[::2], words[1::2]) if count.isdecimal()}
-    return counts.get("nr_throttled", 0) / max(1, counts.get("nr_periods", 0))
 
 
 def check_affinity(root: Path, numbers: Numbers) -> Iterator[Verdict]:
@@ -325,7 +314,7 @@ def check_limits(root: Path, numbers: Numbers) -> Iterator[Verdict]:
         most, now = (machine.read(level / f"pids.{name}") for name in ("max", "current"))
         if most.isdecimal() and now.isdecimal() and int(most) - int(now) < need:
             bad = True
-            text = f"room for {int(most) - int(now)} processes and threads ({_shown(root, level)})"
+            text = f"room for {int(most) - int(now)} processes and threads ({quota.shown(root, level)})"
             yield Verdict("limits", FAIL, text, "docker run --pids-limit")
             break
     if not bad:

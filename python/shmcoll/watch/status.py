@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Sequence
 
-from shmcoll.watch import board, layout, text, unseen
-from shmcoll.watch.blame import Culprit, Verdict, judge
+from shmcoll.watch import board, layout, quota, text, unseen
+from shmcoll.watch.blame import Culprit, Verdict, judge, waits
 from shmcoll.watch.board import Device, Member, Snapshot
 from shmcoll.watch.groups import Group, end_json, gather
 from shmcoll.watch.parser import EXIT_USAGE
+from shmcoll.watch.quota import Quota
 from shmcoll.watch.text import EXIT_NOTHING, STATES, duration
 
 EXIT_MOVES = 0
@@ -37,7 +39,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(_as_json(snapshot, groups, verdict), indent=2))
     else:
-        print("\n".join(_lines(snapshot, groups, verdict, options)))
+        text.print_fitted(_lines(snapshot, groups, verdict, options))
     return exit_code(groups, verdict, options.late)
 
 
@@ -81,8 +83,10 @@ def _lines(
     lines = [f"note: {problem}" for problem in snapshot.problems]
     if not groups:
         return lines + text.nothing(options.pids)
+    held = _held_back(groups)
     for index, group in enumerate(groups):
-        lines += [title(index, group), *_rank_lines(group), *group_verdict(group, options.late)]
+        lines += [title(index, group), *_rank_lines(group, held)]
+        lines += group_verdict(group, options.late)
     return lines + verdict_lines(verdict)
 
 
@@ -100,13 +104,24 @@ def title(index: int, group: Group) -> str:
     return " · ".join(parts)
 
 
-def _rank_lines(group: Group) -> list[str]:
+def _rank_lines(group: Group, held: dict[int, Quota]) -> list[str]:
     lines = []
     for rank in range(group.world_size):
         pid = group.pid(rank)
-        said = _what(group, rank)
+        said = _said(group, rank, held)
         lines.append(f"  {group.name_rank(rank)}  pid {pid or '?'}  {said}")
     return lines
+
+
+def _held_back(groups: list[Group]) -> dict[int, Quota]:
+    """The CPU quotas of processes that others wait for now, by pid."""
+    pids = {wait.waited_for for wait in waits(groups, 0) if wait.waited_for is not None}
+    return quota.of_each(quota.ROOT, pids) if pids else {}
+
+
+def _said(group: Group, rank: int, held: dict[int, Quota]) -> str:
+    quota_of_rank = held.get(group.pid(rank) or 0)
+    return _what(group, rank) + (f"; its {quota_of_rank}" if quota_of_rank else "")
 
 
 def _what(group: Group, rank: int) -> str:
@@ -174,9 +189,12 @@ def group_verdict(group: Group, late: float) -> list[str]:
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
+    """The cycle, and the ranks that others wait for: of another job, say."""
+    lines = [_culprit_text(culprit) for culprit in verdict.culprits[:4]]
     if verdict.cycle:
-        return ["DEADLOCK: each of these waits for the next", *(f"  {w}" for w in verdict.cycle)]
-    return [_culprit_text(culprit) for culprit in verdict.culprits[:4]]
+        lines.append("DEADLOCK: each of these waits for the next")
+        lines += [f"  {wait}" for wait in verdict.cycle]
+    return lines
 
 
 def _culprit_text(culprit: Culprit) -> str:
@@ -196,6 +214,7 @@ def _culprit_text(culprit: Culprit) -> str:
 
 
 def _as_json(snapshot: Snapshot, groups: list[Group], verdict: Verdict) -> dict[str, object]:
+    held = _held_back(groups)
     return {
         "schema": 1,
         "problems": snapshot.problems,
@@ -209,11 +228,11 @@ def _as_json(snapshot: Snapshot, groups: list[Group], verdict: Verdict) -> dict[
             for culprit in verdict.culprits
         ],
         "deadlock": [str(wait) for wait in verdict.cycle],
-        "groups": [_group_json(group) for group in groups],
+        "groups": [_group_json(group, held) for group in groups],
     }
 
 
-def _group_json(group: Group) -> dict[str, object]:
+def _group_json(group: Group, held: dict[int, Quota]) -> dict[str, object]:
     failure = group.failure
     return {
         "name": group.name,
@@ -223,17 +242,18 @@ def _group_json(group: Group) -> dict[str, object]:
         "reason": failure.reason if failure else None,
         "found_by": failure.found_by if failure else None,
         "age_s": round(group.age_seconds, 6),
-        "ranks": [_rank_json(group, rank) for rank in range(group.world_size)],
+        "ranks": [_rank_json(group, rank, held) for rank in range(group.world_size)],
     }
 
 
-def _rank_json(group: Group, rank: int) -> dict[str, object]:
-    member = group.members.get(rank)
+def _rank_json(group: Group, rank: int, held: dict[int, Quota]) -> dict[str, object]:
+    member, quota_of_rank = group.members.get(rank), held.get(group.pid(rank) or 0)
     facts: dict[str, object] = {
         "rank": rank,
         "global_rank": group.global_rank(rank),
         "pid": group.pid(rank),
-        "text": _what(group, rank),
+        "text": _said(group, rank, held),
+        "cpu_quota": dataclasses.asdict(quota_of_rank) if quota_of_rank else None,
         "ended": end_json(group.end_of(rank)),
     }
     if member is None:

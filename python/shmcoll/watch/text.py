@@ -6,10 +6,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+import textwrap
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -98,6 +100,22 @@ def replaced(path: Path) -> Iterator[IO[str]]:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+def print_fitted(lines: Iterable[str]) -> None:
+    """A line that is wider than the terminal goes on in the next one. A pipe or a file gets it whole."""
+    if sys.stdout.isatty():
+        width = max(40, shutil.get_terminal_size().columns)
+        lines = [part for line in lines for part in _fitted(line, width)]
+    print("\n".join(lines))
+
+
+def _fitted(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    return textwrap.wrap(
+        line, width, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False
+    )
 
 
 _WHAT_SHOWS = (

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from shmcoll.watch import status, text
+from shmcoll.watch import quota, status, text
 from shmcoll.watch.blame import judge
 from shmcoll.watch.board import ANY, Member
 from shmcoll.watch.groups import Group
@@ -167,15 +167,9 @@ def verdicts(frame: Frame, width: int) -> list[Line]:
             lines += wrapped(reason, width, _BAD)
         late = frame.lateness.get(group.nonce)
         if late and late.straggler is not None:
-            rank = late.straggler
-            lines += wrapped(
-                f'-> {group.name_rank(rank)} of "{group.name}" is last in {late.last[rank]:.0%} of '
-                f"{late.calls} calls; the others wait {late.cost[rank]:.2f} s per second for it",
-                width,
-                _BAD,
-            )
+            lines += wrapped(_straggler(group, late, late.straggler), width, _BAD)
     found = judge(frame.groups, _LATE_S)
-    for culprit in found.culprits[:4] if not found.cycle else []:
+    for culprit in found.culprits[:4]:
         who = culprit.group.name_rank(culprit.rank)
         count = culprit.waited_for_by
         lines += wrapped(
@@ -190,6 +184,15 @@ def verdicts(frame: Frame, width: int) -> list[Line]:
     for problem in frame.snapshot.problems:
         lines += wrapped(f"note: {problem}", width)
     return lines
+
+
+def _straggler(group: Group, late: Lateness, rank: int) -> str:
+    pid = group.pid(rank)
+    held = quota.of_each(quota.ROOT, [pid] if pid else [])
+    return (
+        f'-> {group.name_rank(rank)} of "{group.name}" is last in {late.last[rank]:.0%} of '
+        f"{late.calls} calls; the others wait {late.cost[rank]:.2f} s per second for it"
+    ) + "".join(f"; its {each}" for each in held.values())
 
 
 # ---- the other views ----
