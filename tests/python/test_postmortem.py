@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import importlib.util
 import json
@@ -437,6 +438,59 @@ def test_torchs_analyser_finds_the_side_of_a_message_that_is_missing(messages_ou
     found = set(re.findall(r"collective: (\S+ \S+)\n(?:.*)missing ranks: ({\d})", verdict))
     assert {("gloo:send 0->1", "{2}"), ("gloo:recv 1<-0", "{0}")} <= found, verdict
     assert "sequence number: 2" not in verdict, verdict
+
+
+# ---- on GPUs ----
+
+
+def on_gpu(called: int, ended: range, pending: str) -> dict[str, Any]:
+    """What a seat has of collectives on a GPU, and of one message there."""
+
+    def call(number: int) -> board.Call:
+        ns = 10**9 + 100 * number
+        return board.Call(number, "all_reduce", "float32", "sum", None, 8, 32, 0, ns, ns + 50)
+
+    device = board.Device(called, ended.stop - 1, 10**9 + 100 * ended.stop, pending, "", ())
+    message = dataclasses.replace(call(ended.stop), operation="send", number=1)
+    calls = [board.DeviceCall(number, call(number), None, 0) for number in ended]
+    return {"device": device, "calls": [*calls, board.DeviceCall(99, message, 1, 7)]}
+
+
+def test_torchs_analyser_finds_the_rank_whose_gpu_misses_a_call(
+    late_job: tuple[Path, list[Outcome]], tmp_path: Path
+) -> None:
+    """Rank 0's ring has lost calls 1 to 3. Call 6 is pending on two GPUs, and rank 2 has not made it.
+
+    Rank 0 has made call 7, too, of which its dump has the number alone: nothing is said of it.
+    """
+    pending = "all_reduce #6 (float32[8], sum)"
+    gpus = [on_gpu(7, range(4, 6), pending), on_gpu(6, range(1, 6), pending)]
+    gpus.append(on_gpu(5, range(1, 6), ""))
+    reports = postmortem.make_reports(dumps.find([late_job[0]]).dumps)
+    report = next(each for each in reports if each.group.world_size == 3)
+    for seat, gpu in zip((report.seats[rank] for rank in range(3)), gpus):
+        seat.member = dataclasses.replace(seat.member, device=gpu["device"])
+        seat.device = gpu["calls"]
+        seat.calls = {number: call for number, call in seat.calls.items() if number < 8}
+    flight.write(tmp_path / "out", [report])
+    files = [written(tmp_path / "out", rank) for rank in range(3)]
+    assert [
+        [
+            (entry["collective_seq_id"], entry["state"])
+            for entry in file["entries"]
+            if entry["process_group"][0] == "0:gpu"
+        ]
+        for file in files
+    ] == [
+        [(4, "completed"), (5, "completed"), (6, "started")],
+        [(4, "completed"), (5, "completed"), (6, "started")],
+        [(4, "completed"), (5, "completed")],
+    ]
+    assert files[2]["pg_config"]["0:gpu"]["ranks"] == "[0, 1, 2]"
+    verdict = analysed(tmp_path / "out")
+    assert "Not all ranks joining collective, sequence number: 6" in verdict, verdict
+    assert re.search(r"group info: 0:gpu:default_pg, on GPUs\n", verdict), verdict
+    assert "missing ranks: {2}" in verdict and "sequence number: 7" not in verdict, verdict
 
 
 # ---- on demand ----

@@ -8,7 +8,9 @@ all ranks of its group, so the messages of two ranks stand in a group of these t
 
 from __future__ import annotations
 
+import math
 import pickle
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +28,10 @@ VERSION = "2.10"  # of the form, as torch 2.13 writes it
 PREFIX = "shmcoll_rank_"
 
 Entry = dict[str, Any]
+
+_ON_GPU = re.compile(
+    r"(.+?) #(\d+)(?: \((\w+)[^[]*\[(\d+)\])?"
+)  # "all_reduce #1 (float32[8], sum)"
 
 # Our names that torch spells otherwise.
 _OPERATIONS = {
@@ -85,7 +91,7 @@ def files(reports: Sequence[Report]) -> dict[int, dict[str, Any]]:
         if names[name] > 1:
             name += f".{report.group.nonce.hex()[:8]}"
         seated = [_global(report, rank) for rank in report.seats]
-        for group in [_whole(report, name), *_pairs(report, name)]:
+        for group in [_whole(report, name), *_on_gpus(report, name), *_pairs(report, name)]:
             for rank in set(seated).intersection(group.members):
                 groups[rank][group.name] = group.facts()
             for rank, entry in group.entries:
@@ -96,7 +102,7 @@ def files(reports: Sequence[Report]) -> dict[int, dict[str, Any]]:
 
 @dataclass(frozen=True)
 class _Group:
-    """As the analyser sees it: a group, or two of its ranks with their messages."""
+    """As the analyser sees it: a group, its calls on GPUs, or two of its ranks with their messages."""
 
     name: str
     description: str
@@ -118,6 +124,45 @@ def _whole(report: Report, name: str) -> _Group:
     ]
     members = [_global(report, rank) for rank in range(group.world_size)]
     return _Group(name, group.name, members, entries)
+
+
+def _on_gpus(report: Report, name: str) -> Iterator[_Group]:
+    """The collectives on GPUs, which have numbers of their own."""
+    found = {rank: _gpu_calls(seat) for rank, seat in report.seats.items()}
+    if not any(found.values()):
+        return
+    first = max(min(calls, default=1) for calls in found.values())
+    # Of what a rank has called after its oldest call that is not over, the dump has the number alone.
+    known = min(_known_until(seat, found[rank], first) for rank, seat in report.seats.items())
+    entries = [
+        (_global(report, rank), _call_entry(report.seats[rank], call))
+        for rank, calls in found.items()
+        for call in calls.values()
+        if first <= call.number <= known
+    ]
+    members = [_global(report, rank) for rank in range(report.group.world_size)]
+    yield _Group(f"{name}:gpu", f"{report.group.name}, on GPUs", members, entries)
+
+
+def _gpu_calls(seat: Seat) -> dict[int, Call]:
+    """By number: those that have ended, and the oldest one that has not."""
+    found = {each.call.number: each.call for each in seat.device if each.peer is None}
+    device = seat.member.device
+    pending = _ON_GPU.match(device.call) if device else None
+    if device and pending:
+        operation, number, dtype, count = pending.groups()
+        facts = (int(number), operation, dtype or "int8", None, None, int(count or 0), 0, 0)
+        found.setdefault(int(number), Call(*facts, device.since_ns, None))
+    return found
+
+
+def _known_until(seat: Seat, calls: dict[int, Call], first: int) -> float:
+    """The last number of which this dump says what the rank called, or that it has not called it."""
+    number = first
+    while number in calls:
+        number += 1
+    called = seat.member.device.called if seat.member.device else 0
+    return number - 1 if number <= called else math.inf
 
 
 def _pairs(report: Report, name: str) -> Iterator[_Group]:
