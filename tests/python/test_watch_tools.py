@@ -27,11 +27,13 @@ import torch.distributed as dist
 
 from ranks import Rank, Run, outcomes, run
 from shmcoll.watch import blame, board, export, layout, metrics, status, top, trace, views
+from shmcoll.watch import text as texts
 from shmcoll.watch.board import Call, Member, Owed, Pending, Process, Snapshot, Sum, Watcher
 from shmcoll.watch.groups import gather
 from shmcoll.watch.rates import Frame, Lateness, Rate
 from shmcoll.watch.rings import Ring
 from shmcoll.watch.table import Line, plain
+import terminal
 from tools import run_and_look_at_modules
 from test_status import foreign_board, release, wait_for_release
 
@@ -689,6 +691,40 @@ def frame() -> Frame:
     return Frame(snapshot, gather(snapshot), 1.0, rates, {b"n" * 16: late})
 
 
+def test_a_cycle_of_one_job_hides_no_rank_that_another_job_waits_for() -> None:
+    late, cycle = gather(frame().snapshot)
+    wait = blame.Wait(cycle, 0, 1, 7.0, "barrier #1")
+    verdict = blame.Verdict([blame.Culprit(late, 1, 3)], [wait])
+    lines = status.verdict_lines(verdict)
+    assert [line.split(" wait")[0] for line in lines] == [
+        "-> 3 ranks",
+        "DEADLOCK: each of these",
+        "  rank 1 (0 here)",
+    ]
+
+
+def test_a_group_has_the_words_that_any_of_its_ranks_knows() -> None:
+    """torch tells them after the group is made: a rank knows them from its first call on."""
+    snapshot = Snapshot(1, [member(0, description="0"), member(1, description="tp")], [])
+    assert [each.name for each in snapshot.members] == ["0", "0"]
+    assert [group.name for group in gather(snapshot)] == ["tp"]
+
+
+def test_a_long_line_goes_on_in_the_next_one_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["  rank 0  pid 4711  " + "waits for rank 1 " * 5, "-> short"]
+    texts.print_fitted(lines)
+    assert capsys.readouterr().out.splitlines() == lines  # no terminal
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    texts.print_fitted(lines)
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert len(first) <= 80 and first.startswith("  rank 0  pid 4711  waits")
+    assert second.startswith("      ") and last == "-> short"
+    assert (first + " " + second.strip()).split() == lines[0].split()
+
+
 def show(lines: list[Line]) -> str:
     return "\n".join(plain(line) for line in lines) + "\n"
 
@@ -707,6 +743,21 @@ def test_the_table_at_80_and_at_200_columns() -> None:
     if os.environ.get("SHMCOLL_WRITE_GOLDEN"):
         golden.write_text(text)
     assert text == golden.read_text()
+
+
+def test_the_picture_in_the_guide_is_what_the_tool_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SHMCOLL_WRITE_GOLDEN=1 draws it again."""
+    monkeypatch.setattr(views.os, "sched_getaffinity", lambda _: range(8))
+    monkeypatch.setattr(board, "read_process", lambda _: None)  # none of this machine's
+    file = Path(__file__).parents[2] / "docs/operate/top.svg"
+    shown = frame()
+    shown.snapshot.problems.clear()
+    lines = [views.title(shown, "ranks", 1.0), *views.ranks(shown, 100)]
+    lines += [*views.verdicts(shown, 100), [(views.KEYS, "dim")]]
+    picture = terminal.svg(lines, "shmcoll top")
+    if os.environ.get("SHMCOLL_WRITE_GOLDEN"):
+        file.write_text(picture)
+    assert picture == file.read_text()
 
 
 def test_the_screen_fits_any_size() -> None:
