@@ -250,7 +250,8 @@ void shc_dead_tell_abort(struct shc_hosts *hosts, const char *reason)
     char text[SHC_HOSTS_ERROR_BYTES];
     if (!dead->oob || shc_comm_error(hosts->sequencer) == SHC_ERR_FORKED)
         return;
-    snprintf(text, sizeof text, "rank %d aborted the group: %s", hosts->rank, reason);
+    snprintf(text, sizeof text, "rank %d aborted the group: %s",
+             (int)hosts->plan.name_of[hosts->rank], reason);
     shc_oob_lock(dead->oob);
     const uint64_t next = dead->call ? dead->number : dead->number + 1;
     shc_oob_unlock(dead->oob);

@@ -176,9 +176,9 @@ void shc_late_say(struct shc_late *late, struct shc_hosts *hosts, uint64_t now_n
         list_host(&list, hosts, host, what);
     }
     end_list(&list);
-    snprintf(line, sizeof line, "rank %d: %s on \"%s\" " SHC_HAS_WAITED " for %s", hosts->rank,
-             own->call, shc_hosts_group_name(hosts), (double)late->waited_ns / (double)SHC_NS_PER_S,
-             whom);
+    snprintf(line, sizeof line, "rank %d: %s on \"%s\" " SHC_HAS_WAITED " for %s",
+             (int)hosts->plan.name_of[hosts->rank], own->call, shc_hosts_group_name(hosts),
+             (double)late->waited_ns / (double)SHC_NS_PER_S, whom);
     shc_comm_log_late(hosts->sequencer, own->number, 0, late->waited_ns, line);
 }
 

@@ -64,6 +64,12 @@ static enum shc_status fail(struct finder *f, enum shc_status st, const char *fo
     return st;
 }
 
+/* The rank's number in the job, for texts: the plan is made later. */
+static int name_of(const struct finder *f, int rank)
+{
+    return f->config->global_ranks ? (int)f->config->global_ranks[rank] : rank;
+}
+
 /* ---- the store ---- */
 
 static void key_of(const struct finder *f, const char *what, int number, char key[KEY_BYTES])
@@ -76,8 +82,8 @@ static void key_of(const struct finder *f, const char *what, int number, char ke
 static enum shc_status store_failed(struct finder *f, const char *call, int error)
 {
     char why[64];
-    return fail(f, SHC_ERR_STORE, "rank %d: the %s of the store failed: %s", f->config->rank, call,
-                strerror_r(error, why, sizeof why));
+    return fail(f, SHC_ERR_STORE, "rank %d: the %s of the store failed: %s",
+                name_of(f, f->config->rank), call, strerror_r(error, why, sizeof why));
 }
 
 static enum shc_status put(struct finder *f, const char *what, int number, const void *value,
@@ -110,7 +116,7 @@ static enum shc_status look_for_decision(struct finder *f, struct outcome *outco
         return SHC_OK;
     if (bytes != sizeof *outcome || outcome->status >= SHC_STATUS_COUNT)
         return fail(f, SHC_ERR_STORE, "rank %d: the store's decision about the hosts is not valid",
-                    f->config->rank);
+                    name_of(f, f->config->rank));
     outcome->text[sizeof outcome->text - 1] = '\0';
     if (outcome->status == SHC_OK || outcome->status == SHC_ERR_UNREACHABLE)
         return SHC_OK;
@@ -131,12 +137,12 @@ static enum shc_status pause_a_while(struct finder *f, uint64_t *pause_ns, const
     SHC_TRY(look_for_decision(f, &outcome, &there));
     if (f->config->interrupted && f->config->interrupted(f->config->interrupted_ctx))
         return fail(f, SHC_ERR_INTERRUPTED, "rank %d: interrupted while the hosts of \"%s\" meet",
-                    f->config->rank, f->hosts->name);
+                    name_of(f, f->config->rank), f->hosts->name);
     if (now_ns < f->deadline_ns)
         return SHC_OK;
     return fail(f, SHC_ERR_TIMEOUT,
                 "rank %d: " SHC_TIMED_OUT "%.3f s while the hosts of \"%s\" meet, waiting for %s",
-                f->config->rank, (double)f->config->timeout_ns / (double)SHC_NS_PER_S,
+                name_of(f, f->config->rank), (double)f->config->timeout_ns / (double)SHC_NS_PER_S,
                 f->hosts->name, whom);
 }
 
@@ -146,10 +152,10 @@ static enum shc_status await(struct finder *f, const char *what, int number, voi
 {
     uint64_t pause_ns = FIRST_NS;
     char whom[32];
-    snprintf(whom, sizeof whom, "rank %d",
-             what[0] == 'r'   ? number
-             : what[0] == 'i' ? (int)f->hosts->plan.rank_at[f->hosts->plan.first[number]]
-                              : 0);
+    const int rank = what[0] == 'r'   ? number
+                     : what[0] == 'i' ? (int)f->hosts->plan.rank_at[f->hosts->plan.first[number]]
+                                      : 0;
+    snprintf(whom, sizeof whom, "rank %d", name_of(f, rank));
     SHC_TRY(get(f, what, number, value, capacity, bytes));
     while (*bytes == 0) {
         SHC_TRY(pause_a_while(f, &pause_ns, whom));
@@ -198,29 +204,33 @@ static enum shc_status compare_wishes(struct finder *f, int rank, const char *wo
     const char *group = f->hosts->name, *own = f->hosts->engine[0] ? f->hosts->engine : "-";
     char engine[SHC_HOSTS_ENGINE_BYTES] = "";
     int rails = -1, by_rank = -1, wide = -1;
+    const int first = name_of(f, 0);
     if (sscanf(word, "%d %d %d %31s", &rails, &by_rank, &wide, engine) != 4 ||
         ((by_rank | wide) & ~1))
-        return fail(f, SHC_ERR_STORE, "what the store says of rank %d is not valid", rank);
+        return fail(f, SHC_ERR_STORE, "what the store says of rank %d is not valid",
+                    name_of(f, rank));
     if (rails != f->wish->rails)
         return fail(f, SHC_ERR_MISMATCH,
-                    "rank %d of \"%s\" wants %d rails, rank 0 wants %d (0: as many as there can "
+                    "rank %d of \"%s\" wants %d rails, rank %d wants %d (0: as many as there can "
                     "be); all ranks must want the same",
-                    rank, group, rails, f->wish->rails);
+                    name_of(f, rank), group, rails, first, f->wish->rails);
     if (strcmp(engine, own) != 0)
         return fail(f, SHC_ERR_MISMATCH,
-                    "rank %d of \"%s\" wants the engine %s, rank 0 wants %s; all ranks must want "
+                    "rank %d of \"%s\" wants the engine %s, rank %d wants %s; all ranks must want "
                     "the same",
-                    rank, group, engine, own);
+                    name_of(f, rank), group, engine, first, own);
     if (by_rank != f->wish->by_rank)
-        return fail(f, SHC_ERR_MISMATCH,
-                    "rank %d of \"%s\" wants sums in the order of %s, rank 0 wants that of %s; all "
-                    "ranks must want the same",
-                    rank, group, orders[by_rank], orders[f->wish->by_rank]);
+        return fail(
+            f, SHC_ERR_MISMATCH,
+            "rank %d of \"%s\" wants sums in the order of %s, rank %d wants that of %s; all "
+            "ranks must want the same",
+            name_of(f, rank), group, orders[by_rank], first, orders[f->wish->by_rank]);
     if (wide != f->wish->wide)
         return fail(f, SHC_ERR_MISMATCH,
-                    "rank %d of \"%s\" wants %s sums of bfloat16 between hosts, rank 0 wants %s "
+                    "rank %d of \"%s\" wants %s sums of bfloat16 between hosts, rank %d wants %s "
                     "ones; all ranks must want the same",
-                    rank, group, wide ? "wide" : "narrow", wide ? "narrow" : "wide");
+                    name_of(f, rank), group, wide ? "wide" : "narrow", first,
+                    wide ? "narrow" : "wide");
     return SHC_OK;
 }
 
@@ -258,7 +268,7 @@ static enum shc_status take_map(struct finder *f)
     SHC_TRY(await(f, "m", -1, f->map, (size_t)world * sizeof *f->map, &bytes));
     if (bytes != (size_t)world * sizeof *f->map)
         return fail(f, SHC_ERR_STORE, "rank %d: the store's map of the hosts is not valid",
-                    f->config->rank);
+                    name_of(f, f->config->rank));
     int32_t *host_of = malloc((size_t)world * sizeof *host_of);
     if (!host_of)
         return fail(f, SHC_ERR_NOMEM, "no memory for the map of %d ranks", world);
@@ -378,7 +388,7 @@ static enum shc_status find(struct finder *f, bool *kept)
         st = fail(f, SHC_ERR_MISMATCH,
                   "rank %d of \"%s\" refuses a group over several hosts (hosts=\"one\"), and not "
                   "all ranks share memory; all ranks must have the same setting",
-                  f->config->rank, f->hosts->name);
+                  name_of(f, f->config->rank), f->hosts->name);
     while (st == SHC_OK && !done) {
         st = run_round(f, kept, &done);
         f->round += st == SHC_OK; /* a failure is told in the round in which the others are */

@@ -254,7 +254,8 @@ static void take_frame(struct shc_hosts_p2p *p2p, const struct shc_flight *fligh
     if (st != SHC_ERR_INVALID)
         return;
     snprintf(text, sizeof text, "rank %d got a frame that no rank sends now (of rank %d, kind %u)",
-             p2p->self, from, came->frame.kind);
+             (int)p2p->hosts->plan.name_of[p2p->self],
+             index >= 0 ? (int)p2p->hosts->plan.name_of[from] : from, came->frame.kind);
     fail(p2p, text);
 }
 

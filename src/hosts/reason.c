@@ -126,8 +126,9 @@ void shc_reason_joined_text(const struct shc_hosts *hosts, char *text, size_t ca
             snprintf(text + used, capacity - used, " and %d more", plan->hosts - LISTED);
             return;
         }
-        used += (size_t)snprintf(text + used, capacity - used, "%srank %d (host %d)", comma,
-                                 (int)plan->rank_at[plan->first[host] + hosts->local], host);
+        used += (size_t)snprintf(
+            text + used, capacity - used, "%srank %d (host %d)", comma,
+            (int)plan->name_of[plan->rank_at[plan->first[host] + hosts->local]], host);
     }
 }
 

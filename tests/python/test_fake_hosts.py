@@ -292,6 +292,36 @@ def test_a_late_call_says_which_host_it_waits_for() -> None:
     assert re.search(line, ended[0].output), ended[0].output
 
 
+def test_a_group_names_the_rank_of_the_job_and_not_its_own() -> None:
+    """Ranks 1 to 3 are 0 to 2 of the group: a late line, the error after an abort, wishes that differ."""
+
+    def body(rank: Rank) -> str:
+        rank.init()
+        group = dist.new_group([1, 2, 3], group_desc="permuted")
+        if rank.rank == 0:
+            return ""
+        dist.all_reduce(torch.ones(3), group=group)
+        if rank.rank == 1:
+            time.sleep(2)
+        dist.all_reduce(torch.ones(3), group=group)
+        if rank.rank == 3:
+            group._get_backend(torch.device("cpu")).abort()
+        with pytest.raises(RuntimeError) as caught:
+            dist.all_reduce(torch.ones(3), group=group)
+        wish = {"order": "rank" if rank.rank == 3 else "host"}
+        with pytest.raises(RuntimeError) as differs:
+            dist.new_group([1, 2, 3], pg_options=wish, use_local_synchronization=True)
+        return f"{caught.value}\n{differs.value}"
+
+    ended = outcomes(WORLD, body, env={**FAKE, "SHMCOLL_LATE_MS": "300"})
+    assert all(outcome.ok for outcome in ended), ended
+    line = r'rank (\d): all_reduce #\d \(float32\[3\], sum\) on "permuted" has waited .* for host 0 \(rank 1\)'
+    assert set(re.findall(line, ended[2].output)) == {"2"}, ended[2].output
+    assert "rank 3 aborted the group" in ended[1].value, ended[1].value
+    differs = r'rank 3 of ".*" wants sums in the order of ranks, rank 1 wants that of hosts'
+    assert all(re.search(differs, each.value) for each in ended[1:]), ended[1].value
+
+
 def test_groups_that_ask_for_gloo_may_be_over_hosts() -> None:
     """If ranks differ about it, the first one's word holds for all; without it they get gloo."""
 
