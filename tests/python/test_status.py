@@ -158,6 +158,31 @@ def test_a_killed_rank_and_the_reason_that_the_others_know() -> None:
     assert dead["text"] == ("died, killed by signal 9" if signal_ else "died")
 
 
+def test_calls_that_differ() -> None:
+    """The first rank that sees it fails the group, so each rank has the words of both calls."""
+
+    def body(rank: Rank) -> None:
+        rank.init()
+        dist.barrier()
+        tensor = torch.ones(4 if rank.rank else 3)
+        with pytest.raises(dist.DistBackendError):
+            dist.all_reduce(tensor)
+        wait_for_release(rank)
+
+    def failed(code: int, said: dict[str, Any]) -> bool:
+        return code == 1 and all(
+            "knows that the group has failed" in rank["text"] for rank in said["groups"][0]["ranks"]
+        )
+
+    found: list[Answer] = []
+    run(2, body, meanwhile=observe(lambda run: look_until(run.pids, failed), found))
+    ((_, said),) = found
+    (group,) = said["groups"]
+    assert group["state"] == "failed" and group["found_by"] in (0, 1)
+    for each in (group["reason"], *(rank["text"] for rank in group["ranks"])):
+        assert "float32[3]" in each and "float32[4]" in each and "all_reduce" in each, each
+
+
 def test_a_message_that_nobody_takes() -> None:
     def body(rank: Rank) -> None:
         rank.init()

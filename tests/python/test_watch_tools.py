@@ -965,3 +965,8 @@ def test_a_group_of_64_ranks_and_another_job_of_the_same_name() -> None:
     found = blame.judge(groups, 5.0)
     assert {(each.rank, each.waited_for_by) for each in found.culprits} == {(5, 62), (40, 62)}
     assert not found.cycle
+    said = status._as_json(Snapshot(ns, [], []), groups, found)
+    assert sorted(len(each["ranks"]) for each in said["groups"]) == [2, 64]  # type: ignore[attr-defined]
+    assert {(each["rank"], each["pid"]) for each in said["waited_for"]} == {(5, 4716), (40, 4751)}  # type: ignore[attr-defined]
+    (ranks,) = [each["ranks"] for each in said["groups"] if each["world_size"] == 64]  # type: ignore[attr-defined]
+    assert ranks[0]["waits_for"] == [5, 40] and ranks[5]["waits_for"] == []
