@@ -26,9 +26,15 @@ def create(options: Any, backend_options: object) -> object:
     try:
         from shmcoll import create_backend
     except ImportError as error:
-        tell_others(options, f"rank {options.group_rank} cannot load shmcoll: {error}")
+        tell_others(options, cannot_load(options, error))
         raise
     return create_backend(options, backend_options)
+
+
+def cannot_load(options: Any, error: Exception) -> str:
+    """Names the rank of the job, as all messages do."""
+    members, rank = options.global_ranks_in_group, options.group_rank
+    return f"rank {members[rank] if members else rank} cannot load shmcoll: {error}"
 
 
 def tell_others(options: Any, text: str) -> None:

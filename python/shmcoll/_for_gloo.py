@@ -86,10 +86,10 @@ def _tell_outsiders(wish: _Wish) -> None:
 
 def _cannot_load(wish: _Wish, error: Exception) -> str:
     """The other ranks are told, and get real gloo, too."""
-    why = f"rank {wish.rank} cannot load shmcoll: {error}"
     options = type("Options", (), {})()
     options.store, options.global_ranks_in_group = wish.store, wish.ranks
     options.group_rank, options.group_size = wish.rank, wish.size
+    why = _shmcoll_autoload.cannot_load(options, error)
     _shmcoll_autoload.tell_others(options, why)
     return why
 

@@ -9,12 +9,14 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 
+import _shmcoll_autoload
 import shmcoll
 from ranks import Rank, outcomes, run, seconds
 from shmcoll._log import say
@@ -162,6 +164,14 @@ def test_a_group_that_is_not_made_names_the_rank_of_the_job_first() -> None:
             assert f"{named(1)} (has not come)" in text
 
 
+def test_a_rank_without_the_library_is_named_as_the_job_numbers_it() -> None:
+    options = SimpleNamespace(global_ranks_in_group=MEMBERS, group_rank=1)
+    error = ImportError("no glue")
+    assert _shmcoll_autoload.cannot_load(options, error) == "rank 3 cannot load shmcoll: no glue"
+    options.global_ranks_in_group = []  # of the default group
+    assert _shmcoll_autoload.cannot_load(options, error).startswith("rank 1 cannot load")
+
+
 def test_a_group_is_called_what_its_user_calls_it() -> None:
     def body(mine: Rank) -> Any:
         mine.init()
@@ -239,6 +249,25 @@ def test_one_rank_says_for_all_that_a_rank_is_late() -> None:
     assert all("for rank 7 (pid" in line for line in lines if "6 other" in line)
     assert all(each.value >= 1 for each in found[:7])
     assert found[7].value == 0
+
+
+def test_a_line_about_a_late_rank_names_the_rank_of_the_job_first() -> None:
+    late = 0.4
+
+    def body(mine: Rank) -> None:
+        group = mine.group("mixed", members=MEMBERS)
+        mine.sync()
+        if mine.rank == 1:
+            time.sleep(2 * late)
+        sum_of(group)
+
+    found = outcomes(3, body, env={"SHMCOLL_LATE_MS": str(int(late * 1000))})
+    lines = [line for each in found for line in each.output.splitlines() if "has waited" in line]
+    lines = [line for line in lines if "at the rendezvous" not in line]  # of a busy machine
+    assert lines, found
+    for line in lines:
+        assert re.search(r"rank [75] pid \d+\] warn: rank [75] \(rank [02] of", line), line
+        assert f"for {alive(1)}" in line, line
 
 
 def test_one_rank_says_for_all_that_messages_of_a_rank_are_late() -> None:
