@@ -593,7 +593,9 @@ def test_a_process_that_ends_without_more_is_told_of_before_the_time_out() -> No
         said, silent = (process.output() for process in processes)
     assert codes == [0, 0] and "in time" in said, said + silent
     told = re.findall("told: (.*)", said)
-    assert "rank 1 (host 1) has left the group" in told[0], said
+    # Its goodbye waits 100 ms for the store. On a busy machine the end of its connections may come first.
+    ends = ("rank 1 (host 1) has left the group", "rank 1 has died, or its connection")
+    assert any(end in told[0] for end in ends), said
     assert re.search(
         r"host 1 \(rank 1\) has left the group|joins .*rank 1 \(host 1\)", told[1]
     ), said
