@@ -42,9 +42,8 @@ class DeepSpeed:
 
     def __init__(self) -> None:
         builders = importlib.import_module("deepspeed.ops.op_builder.cpu")
-        os.environ["LOCAL_SIZE"] = str(
-            dist.get_world_size()
-        )  # it asks torchrun's other variables in vain
+        # What torchrun calls LOCAL_WORLD_SIZE.
+        os.environ["LOCAL_SIZE"] = str(dist.get_world_size())
         library = builders.ShareMemCommBuilder().load(verbose=False)
         dist.barrier()
         library.initialize(dist.get_world_size(), dist.get_rank())

@@ -26,8 +26,8 @@ import faketorch
 import features
 import shmcoll
 from ranks import Rank, Run, outcomes, run, seconds
-from test_status import LIMIT_S, look_until
-from test_watch_tools import check_trace, go_on, tool
+from test_status import look_until
+from test_watch_tools import check_trace, go_on, tool, trace_until
 
 # Half a minute of compiling where there is no build yet; minutes on a busy machine.
 pytestmark = [
@@ -750,13 +750,7 @@ def test_tools_outside_see_what_a_gpu_does(tmp_path: Path) -> None:
 
 
 def look_at_gpu_trace(pids: list[int], file: Path) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while True:
-        said = tool("trace", "-s", "0.5", "-o", file, *pids)
-        found = json.loads(file.read_text())
-        if found["otherData"]["gpu_calls"] >= 20:
-            break
-        assert time.monotonic() < deadline, said
+    said, found = trace_until("gpu_calls", pids, file)
     assert re.search(r"; \d+ calls and messages on GPUs, \d+ lost\n", said), said
     slices = [e for e in check_trace(found["traceEvents"])["X"] if e["cat"] == "gpu"]
     assert len(slices) == found["otherData"]["gpu_calls"]

@@ -78,6 +78,17 @@ def observed(
 # ---- the schema of a trace ----
 
 
+def trace_until(what: str, pids: list[int], file: Path) -> tuple[str, Any]:
+    """Traces until the file has 20 of them. Returns what the tool said, and the file."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        said = tool("trace", "-s", "0.5", "-o", file, *pids)
+        found = json.loads(file.read_text())
+        if found["otherData"][what] >= 20:
+            return said, found
+        assert time.monotonic() < deadline, said
+
+
 def check_trace(events: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     """The events by phase, after each was found to be what the format asks for."""
     phases: dict[str, list[dict[str, Any]]] = {"X": [], "s": [], "f": [], "C": [], "M": []}
@@ -482,13 +493,7 @@ def test_messages_that_waited_or_are_large_show_in_traces_and_dumps(tmp_path: Pa
 
     def look(run: Run) -> None:
         pids, file = list(run.pids.values()), tmp_path / "t.json"
-        deadline = time.monotonic() + LIMIT_S
-        while True:
-            said = tool("trace", "-s", "0.5", "-o", file, *pids)
-            found = json.loads(file.read_text())
-            if found["otherData"]["messages"] >= 20:
-                break
-            assert time.monotonic() < deadline, said
+        said, found = trace_until("messages", pids, file)
         assert re.search(r" 2 ranks, 0 lost; \d+ messages, 0 lost\n", said), said
         phases = check_trace(found["traceEvents"])
         messages = [each for each in phases["X"] if each["cat"] == "message"]

@@ -29,9 +29,8 @@ PREFIX = "shmcoll_rank_"
 
 Entry = dict[str, Any]
 
-_ON_GPU = re.compile(
-    r"(.+?) #(\d+)(?: \((\w+)[^[]*\[(\d+)\])?"
-)  # "all_reduce #1 (float32[8], sum)"
+# "all_reduce #1 (float32[8], sum)"
+_ON_GPU = re.compile(r"(.+?) #(\d+)(?: \((\w+)[^[]*\[(\d+)\])?")
 
 # Our names that torch spells otherwise.
 _OPERATIONS = {
