@@ -38,7 +38,7 @@ def cannot_load(options: Any, error: Exception) -> str:
 
 
 def tell_others(options: Any, text: str) -> None:
-    """Decides this rank's generation of the group as failed, as src/shm/comm/meeting.c would.
+    """Decides this rank's generation of the group as failed, as src/shm/comm/rendezvous.c would.
 
     docs/internals/protocol.md, RDV-11; the record is struct shc_verdict of src/shm/comm/record.h.
     """
