@@ -15,7 +15,7 @@ def dump(path: str | os.PathLike[str]) -> None:
     """Writes the last calls of this process to a file, for ``shmcoll postmortem``.
 
     The file has what ``shmcoll status`` sees of this process: for each group its last 256 collectives, whom
-    it waits for, what is pending, and why it has failed. It takes 24 KiB for each group, and replaces a file
+    it waits for, what is pending, and why it has failed. It takes 48 KiB for each group, and replaces a file
     of that name. Give each rank a name of its own, with the ending ``.dump``. Any thread may call it, also
     while another one is inside a call. With ``SHMCOLL_DUMP`` the library does so when a group fails.
 
