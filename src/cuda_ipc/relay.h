@@ -129,8 +129,8 @@ struct shc_relay {
     char reason[200]; /* why there is none, or "" */
     /* Guarded by order_lock. */
     uint64_t round;
-    uint64_t judged; /* operations up to this number have counted */
-    int slowness;    /* of late */
+    uint64_t counted; /* operations up to this number have counted */
+    int slowness;     /* of late */
     uint64_t next_backoff, trial, hold;
     uint64_t backoff; /* the operations that still go by kernels */
     shc_a64 backoffs; /* how often that began */

@@ -16,7 +16,7 @@
 #define TOO_SLOW      8                /* operations of late, less those that were fast */
 #define BACKOFF       ((uint64_t)1024) /* operations by kernels, before the relay is tried again */
 #define BACKOFF_MOST  ((uint64_t)1 << 16)
-#define TRIAL         8 /* operations of a trial, which is judged before there are more */
+#define TRIAL         8 /* operations of a trial, which is assessed before there are more */
 #define PACED_BYTES   ((uint64_t)16 << 10) /* longer ones take their time */
 #define TIMED_MOST_NS (20 * SHC_NS_PER_MS) /* the thread does not stay awake for longer */
 
@@ -40,7 +40,7 @@ static void back_off(struct shc_relay *relay)
 }
 
 /* Operations count when all ranks are past them: at the same number on all ranks. */
-static void judge(struct shc_relay *relay, uint64_t sequence)
+static void count_pace(struct shc_relay *relay, uint64_t sequence)
 {
     /* acquire relay/pace <- release in shc_relay_agree_on_pace(): nothing; the word is all there is. */
     const uint32_t pace = shc_a32_load_acquire(pace_of(relay, sequence));
@@ -58,8 +58,8 @@ bool shc_relay_is_fast(struct shc_cuda_comm *comm, uint64_t sequence)
     struct shc_relay *relay = &comm->relay;
     if (relay->limit == 0)
         return false;
-    while (relay->judged + SHC_RECORDS < sequence)
-        judge(relay, ++relay->judged);
+    while (relay->counted + SHC_RECORDS < sequence)
+        count_pace(relay, ++relay->counted);
     /* relaxed: handed over with the operation. */
     shc_a32_store_relaxed(pace_of(relay, sequence), SHC_PACE_UNKNOWN);
     if (relay->backoff > 0) {
@@ -111,7 +111,7 @@ void shc_relay_agree_on_pace(struct shc_cuda_comm *comm, const struct shc_relaye
         slow =
             slow || shc_a64_load_acquire(pace_word(comm, r, last)) == SHC_PACE(relay->before, true);
     if (relay->before_paced)
-        /* release relay/pace -> acquire in judge(): nothing; the word is all there is. */
+        /* release relay/pace -> acquire in count_pace(): nothing; the word is all there is. */
         shc_a32_store_release(pace_of(relay, op->sequence), slow ? SHC_PACE_SLOW : SHC_PACE_FAST);
 }
 

@@ -89,8 +89,8 @@ static void pack_verdict(enum shc_status mine, struct shc_control_message *messa
 }
 
 /* True when all are good; else the lowest rank's reason that is its own, not another's. */
-static bool judge(const struct shc_control *control, const struct shc_control_message *theirs,
-                  const bool *offered, char *reason)
+static bool all_good(const struct shc_control *control, const struct shc_control_message *theirs,
+                     const bool *offered, char *reason)
 {
     bool good = true, own = false;
     for (int r = 0; r < control->world; r++) {
@@ -154,7 +154,7 @@ static enum shc_status attempt(struct shc_share *share, struct shc_control *cont
     if (st != SHC_OK)
         return st;
     shc_control_close_received(p->theirs, share->world);
-    if (judge(control, p->theirs, offered, share->reasons[kind])) {
+    if (all_good(control, p->theirs, offered, share->reasons[kind])) {
         share->kind = kind;
         shc_sys_close(own->fd); /* all have theirs */
         own->fd = -1;

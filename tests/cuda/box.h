@@ -14,7 +14,7 @@ inline constexpr uint8_t kGuard = 0x5a;
 inline constexpr size_t kMargin = 64;
 
 // The content of one rank's n-th message to another rank: no two pieces are equal.
-inline Bytes letter(int from, int to, uint64_t number, size_t bytes)
+inline Bytes content(int from, int to, uint64_t number, size_t bytes)
 {
     const uint64_t seed = static_cast<uint64_t>(from) * 31 + static_cast<uint64_t>(to) * 17;
     Bytes all(bytes);

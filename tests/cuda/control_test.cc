@@ -82,13 +82,13 @@ char byte_in(int fd)
     return byte;
 }
 
-using Parcels = std::vector<shc_control_message>;
+using Messages = std::vector<shc_control_message>;
 
 void three_rounds(Group &group, shc_control &control)
 {
     ASSERT_EQ(shc_control_meet(&control, group.all.data(), in(kPatience)), SHC_OK)
         << shc_cuda_failure();
-    Parcels theirs(group.all.size());
+    Messages theirs(group.all.size());
     for (int round = 0; round < 3; round++) {
         shc_control_message mine = {};
         mine.count = static_cast<uint32_t>(1 + round);
@@ -111,7 +111,7 @@ void three_rounds(Group &group, shc_control &control)
     }
 }
 
-TEST(Control, EveryRankGetsEveryParcelAndItsDescriptor)
+TEST(Control, EveryRankGetsEveryMessageAndItsDescriptor)
 {
     for (int world : {1, 2, 3, 9}) {
         const int before = open_descriptors();
@@ -247,7 +247,7 @@ TEST(Control, ARankThatLeavesInARoundIsNamedByAll)
     for (int repeat = 0; repeat < 20; repeat++) {
         Group group(4);
         const auto swap = [&](shc_control &control) {
-            Parcels theirs(4);
+            Messages theirs(4);
             shc_control_message mine = {};
             mine.count = 1;
             mine.fd = file_with('m');
@@ -275,7 +275,7 @@ TEST(Control, ARankThatFailsToMeetTellsThoseItHasMet)
     const Hello one = {{zero.secret[0], zero.secret[1]}, 1, 3};
     const int rank_1 = stranger(zero, &one, sizeof one); // does no more than that
     group.run({[&](shc_control &control) {
-                   Parcels theirs(3);
+                   Messages theirs(3);
                    shc_control_message mine = {};
                    mine.count = 1;
                    mine.fd = -1;
@@ -300,7 +300,7 @@ TEST(Control, ASilentRankIsNamed)
 {
     Group group(3);
     const auto speak = [&](shc_control &control) {
-        Parcels theirs(3);
+        Messages theirs(3);
         shc_control_message mine = {};
         mine.count = 1;
         mine.fd = -1;

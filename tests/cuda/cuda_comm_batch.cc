@@ -31,7 +31,7 @@ class Batch
 };
 
 // One message of a turn.
-struct Parcel {
+struct Message {
     shc_op_kind kind;
     int peer;
     uint64_t number; // of its channel, in this turn
@@ -54,9 +54,9 @@ std::vector<size_t> sizes_of(int from, int to, uint64_t turn, size_t slot)
 }
 
 // Two messages from every rank to every rank, itself too.
-std::vector<Parcel> parcels_of(Rank &rank, Boxes &boxes, uint64_t turn)
+std::vector<Message> messages_of(Rank &rank, Boxes &boxes, uint64_t turn)
 {
-    std::vector<Parcel> messages;
+    std::vector<Message> messages;
     size_t used = 0;
     for (shc_op_kind kind : {SHC_SEND, SHC_RECV})
         for (int peer = 0; peer < rank.world; peer++) {
@@ -66,7 +66,7 @@ std::vector<Parcel> parcels_of(Rank &rank, Boxes &boxes, uint64_t turn)
             for (size_t bytes : sizes_of(from, to, turn, slot_of(rank))) {
                 Box *box = boxes[used++].get();
                 if (sends)
-                    box->put(letter(from, to, 2 * turn + number, bytes));
+                    box->put(content(from, to, 2 * turn + number, bytes));
                 else
                     box->clear(bytes);
                 messages.push_back({kind, peer, number++, bytes, box});
@@ -76,11 +76,11 @@ std::vector<Parcel> parcels_of(Rank &rank, Boxes &boxes, uint64_t turn)
 }
 
 // A different order in each turn, and on each rank; the order within a channel stays.
-void mix(std::vector<Parcel> &messages, uint64_t turn, int rank)
+void mix(std::vector<Message> &messages, uint64_t turn, int rank)
 {
     const uint64_t seed = turn * 7 + static_cast<uint64_t>(rank);
-    std::stable_sort(messages.begin(), messages.end(), [seed](const Parcel &a, const Parcel &b) {
-        auto place = [seed](const Parcel &p) {
+    std::stable_sort(messages.begin(), messages.end(), [seed](const Message &a, const Message &b) {
+        auto place = [seed](const Message &p) {
             const uint64_t receives = p.kind == SHC_RECV ? seed % 3 : 1;
             return receives * 100 + (static_cast<uint64_t>(p.peer) * 5 + seed) % 11;
         };
@@ -88,29 +88,29 @@ void mix(std::vector<Parcel> &messages, uint64_t turn, int rank)
     });
 }
 
-bool all_right(Rank &rank, const std::vector<Parcel> &messages, uint64_t turn)
+bool all_right(Rank &rank, const std::vector<Message> &messages, uint64_t turn)
 {
-    for (const Parcel &p : messages)
+    for (const Message &p : messages)
         if (p.kind == SHC_RECV &&
-            !p.box->holds(letter(p.peer, rank.rank, 2 * turn + p.number, p.bytes)))
+            !p.box->holds(content(p.peer, rank.rank, 2 * turn + p.number, p.bytes)))
             return false;
     return true;
 }
 
-shc_status enqueue_in_batch(Rank &rank, const std::vector<Parcel> &messages)
+shc_status enqueue_in_batch(Rank &rank, const std::vector<Message> &messages)
 {
     Batch batch;
-    for (const Parcel &p : messages)
+    for (const Message &p : messages)
         batch.add(p.box->call(p.kind, p.peer, kByte, p.bytes, 3));
     return batch.enqueue(rank, rank.streams[0]);
 }
 
 // Each channel on a stream of its own.
-shc_status enqueue_alone(const std::vector<Parcel> &messages,
+shc_status enqueue_alone(const std::vector<Message> &messages,
                          std::map<std::pair<shc_op_kind, int>, Box *> &streams)
 {
     shc_status st = SHC_OK;
-    for (const Parcel &p : messages) {
+    for (const Message &p : messages) {
         Box *on = streams.try_emplace({p.kind, p.peer}, p.box).first->second;
         Call call = p.box->call(p.kind, p.peer, kByte, p.bytes, 3);
         if (st == SHC_OK)
@@ -128,7 +128,7 @@ void batch_all(Rank &rank)
     Boxes all = boxes(rank, 4 * static_cast<size_t>(rank.world), 14 * slot_of(rank) + 5);
     uint64_t turn = 0, wrong = 0;
     for (; turn < 8 && wrong == 0; turn++) {
-        std::vector<Parcel> messages = parcels_of(rank, all, turn);
+        std::vector<Message> messages = messages_of(rank, all, turn);
         mix(messages, turn, rank.rank);
         std::map<std::pair<shc_op_kind, int>, Box *> streams;
         const shc_status st =
@@ -153,7 +153,7 @@ void batch_many(Rank &rank)
     Boxes out = boxes(rank, kMessages, bytes), in = boxes(rank, kMessages, bytes);
     Batch batch;
     for (uint64_t i = 0; i < kMessages; i++) {
-        out[i]->put(letter(rank.rank, next, i, bytes));
+        out[i]->put(content(rank.rank, next, i, bytes));
         in[i]->clear(bytes);
         batch.add(out[i]->call(SHC_SEND, next, kByte, bytes, static_cast<int>(i)));
     }
@@ -162,7 +162,7 @@ void batch_many(Rank &rank)
     bool right = batch.enqueue(rank, rank.streams[0]) == SHC_OK && rank.sync() &&
                  shc_cuda_comm_error(rank.cuda) == SHC_OK;
     for (uint64_t i = 0; i < kMessages; i++)
-        right = right && in[i]->holds(letter(last, rank.rank, i, bytes));
+        right = right && in[i]->holds(content(last, rank.rank, i, bytes));
     report("right", right ? "yes" : shc_cuda_failure());
 }
 
@@ -172,7 +172,7 @@ void batch_beside(Rank &rank)
 {
     constexpr uint64_t kMessages = 2 * SHC_RECORDS + 30, kSingle = 40;
     const size_t bytes = 96;
-    const Bytes all_alike = letter(0, 1, 0, bytes);
+    const Bytes all_alike = content(0, 1, 0, bytes);
     Boxes boxes_used = boxes(rank, kMessages + kSingle, bytes);
     bool right = true;
     if (rank.rank == 0) {
@@ -215,10 +215,10 @@ void batch_differ(Rank &rank)
 {
     const int last = rank.world - 1;
     Boxes all = boxes(rank, 4 * static_cast<size_t>(rank.world), 14 * slot_of(rank) + 5);
-    std::vector<Parcel> messages = parcels_of(rank, all, 0);
+    std::vector<Message> messages = messages_of(rank, all, 0);
     Batch batch;
     Box *odd = nullptr;
-    for (const Parcel &p : messages) {
+    for (const Message &p : messages) {
         const bool here = rank.rank == last && p.kind == SHC_RECV && p.peer == 0 && p.number == 1;
         if (here)
             odd = p.box;
@@ -241,7 +241,7 @@ void batch_endless(Rank &rank)
     shc_status st = SHC_OK;
     uint64_t wrong = 0, turn = 0;
     for (; st == SHC_OK; turn++) {
-        std::vector<Parcel> messages = parcels_of(rank, all, turn);
+        std::vector<Message> messages = messages_of(rank, all, turn);
         if (turn == 3)
             report("ready", "yes");
         st = enqueue_in_batch(rank, messages);
@@ -286,14 +286,14 @@ void batch_refuse(Rank &rank)
     const bool none = shc_cuda_comm_info(rank.cuda, info, sizeof info) == SHC_OK &&
                       strstr(info, "messages=0\n") != nullptr;
     report("enqueued", none && rank.cuda->mail.count == 0 ? "no" : "yes");
-    out.put(letter(rank.rank, next, 0, 64));
+    out.put(content(rank.rank, next, 0, 64));
     in.clear(64);
     Batch good;
     good.add(out.call(SHC_SEND, next, kByte, 64));
     good.add(in.call(SHC_RECV, last, kByte, 64));
     const bool right = Batch().enqueue(rank, rank.streams[0]) == SHC_OK &&
                        good.enqueue(rank, rank.streams[0]) == SHC_OK && rank.sync() &&
-                       in.holds(letter(last, rank.rank, 0, 64));
+                       in.holds(content(last, rank.rank, 0, 64));
     report("goes_on", right ? "yes" : shc_cuda_failure());
 }
 
@@ -301,7 +301,7 @@ void batch_refuse(Rank &rank)
 void batch_broken(Rank &rank)
 {
     Boxes all = boxes(rank, 4 * static_cast<size_t>(rank.world), 14 * slot_of(rank) + 5);
-    std::vector<Parcel> messages = parcels_of(rank, all, 0);
+    std::vector<Message> messages = messages_of(rank, all, 0);
     if (rank.rank == rank.world - 1)
         refuse_waits_behind(rank, rank.settings.number("waits", 0));
     shc_status st = enqueue_in_batch(rank, messages);

@@ -17,7 +17,7 @@ std::string exchange(Rank &rank, Boxes &out, Boxes &in, const Type &type, uint64
     };
     for (int peer = 0; peer < rank.world; peer++) {
         const auto p = static_cast<size_t>(peer);
-        out[p]->put(letter(rank.rank, peer, number, bytes_of(rank.rank, peer)));
+        out[p]->put(content(rank.rank, peer, number, bytes_of(rank.rank, peer)));
         in[p]->clear(bytes_of(peer, rank.rank));
     }
     for (bool sends : {number % 2 == 0, number % 2 != 0})
@@ -35,7 +35,7 @@ std::string exchange(Rank &rank, Boxes &out, Boxes &in, const Type &type, uint64
         return shc_cuda_failure();
     for (int peer = 0; peer < rank.world; peer++)
         if (!in[static_cast<size_t>(peer)]->holds(
-                letter(peer, rank.rank, number, bytes_of(peer, rank.rank))))
+                content(peer, rank.rank, number, bytes_of(peer, rank.rank))))
             return "other data from rank " + std::to_string(peer);
     return "";
 }
@@ -73,12 +73,12 @@ void mail_ring(Rank &rank)
     bool right = true;
     for (uint64_t turn = 0; turn < 20 && right; turn++) {
         const size_t bytes = turn % 3 == 0 ? 2 * slot : turn % 3 == 1 ? slot / 2 : 0;
-        out.put(letter(rank.rank, next, turn, bytes));
+        out.put(content(rank.rank, next, turn, bytes));
         in.clear(bytes);
         in.enqueue(out.call(SHC_SEND, next, kByte, bytes));
         in.enqueue(in.call(SHC_RECV, last, kByte, bytes));
         right = in.sync() && shc_cuda_comm_error(rank.cuda) == SHC_OK &&
-                in.holds(letter(last, rank.rank, turn, bytes));
+                in.holds(content(last, rank.rank, turn, bytes));
     }
     report("right", right ? "yes" : shc_cuda_failure());
 }
@@ -93,7 +93,7 @@ void mail_chain(Rank &rank)
     const shc_cu_address sum = rank.allocate(kBytes);
     const int next = (rank.rank + 1) % rank.world, last = (rank.rank + rank.world - 1) % rank.world;
     rank.put(sum, Bytes(kBytes, 1));
-    box[0]->put(letter(rank.rank, 0, 0, kBytes));
+    box[0]->put(content(rank.rank, 0, 0, kBytes));
     box[1]->clear(kBytes);
     uint8_t want = 1;
     bool ok = true;
@@ -112,7 +112,7 @@ void mail_chain(Rank &rank)
     ok = ok && box[0]->sync() && rank.sync() && shc_cuda_comm_error(rank.cuda) == SHC_OK;
     const int first = (rank.rank + kTurns * (rank.world - 1)) % rank.world;
     const bool right = ok && rank.get(sum, kBytes) == Bytes(kBytes, want) &&
-                       box[kTurns % 2]->get(kBytes) == letter(first, 0, 0, kBytes);
+                       box[kTurns % 2]->get(kBytes) == content(first, 0, 0, kBytes);
     report("right", right ? "yes" : ok ? "other data" : shc_cuda_failure());
 }
 
@@ -126,7 +126,7 @@ void mail_ahead(Rank &rank)
     bool right = true;
     for (int i = 0; i < kMessages && rank.rank != last; i++) {
         Box &one = *box[static_cast<size_t>(i)];
-        one.put(letter(rank.rank, last, static_cast<uint64_t>(i), bytes));
+        one.put(content(rank.rank, last, static_cast<uint64_t>(i), bytes));
         Call call = one.call(SHC_SEND, last, kByte, bytes, i);
         right =
             right && shc_cuda_comm_enqueue(rank.cuda, call.ready(), rank.streams[i % 2]) == SHC_OK;
@@ -142,7 +142,7 @@ void mail_ahead(Rank &rank)
         right = right && rank.sync(0) && rank.sync(1);
         for (int i = 0; i < kMessages; i++)
             right = right && box[static_cast<size_t>(i)]->holds(
-                                 letter(from, last, static_cast<uint64_t>(i), bytes));
+                                 content(from, last, static_cast<uint64_t>(i), bytes));
     }
     right = right && rank.sync(0) && rank.sync(1) && shc_cuda_comm_error(rank.cuda) == SHC_OK;
     report("right", right ? "yes" : shc_cuda_failure());
@@ -197,7 +197,7 @@ void mail_endless(Rank &rank)
     shc_status st = SHC_OK;
     uint64_t wrong = 0, turn = 0;
     for (; st == SHC_OK; turn++) {
-        out.put(letter(rank.rank, next, turn, bytes));
+        out.put(content(rank.rank, next, turn, bytes));
         in.clear(bytes);
         if (turn == 3)
             report("ready", "yes");
@@ -225,7 +225,7 @@ void mail_endless(Rank &rank)
         if (st == SHC_OK)
             st = shc_cuda_comm_error(rank.cuda);
         if (st == SHC_OK)
-            wrong += !in.holds(letter(last, rank.rank, turn, bytes));
+            wrong += !in.holds(content(last, rank.rank, turn, bytes));
     }
     report("wrong", std::to_string(wrong));
     report("turns", std::to_string(turn));
@@ -243,7 +243,7 @@ void mail_poison(Rank &rank)
 {
     const size_t slot = shc_mail_slot_bytes(4096, rank.world), pieces = 6, bytes = pieces * slot;
     Box box(rank, bytes);
-    const Bytes sent = letter(0, 1, 3, bytes);
+    const Bytes sent = content(0, 1, 3, bytes);
     shc_status st = SHC_OK;
     box.clear(bytes);
     if (rank.rank == 0)
@@ -287,7 +287,7 @@ void mail_leave(Rank &rank)
     const size_t bytes = 100;
     Boxes box = boxes(rank, 3, bytes);
     for (uint64_t i = 0; i < 2 && rank.rank == last; i++) {
-        box[i]->put(letter(last, 0, i, bytes));
+        box[i]->put(content(last, 0, i, bytes));
         if (box[i]->enqueue(box[i]->call(SHC_SEND, 0, kByte, bytes)) != SHC_OK)
             die("send");
     }
@@ -304,7 +304,7 @@ void mail_leave(Rank &rank)
         box[i]->clear(bytes);
         right = right && box[i]->enqueue(box[i]->call(SHC_RECV, last, kByte, bytes)) == SHC_OK &&
                 box[i]->sync() && shc_cuda_comm_error(rank.cuda) == SHC_OK &&
-                box[i]->holds(letter(last, 0, i, bytes));
+                box[i]->holds(content(last, 0, i, bytes));
     }
     report("right", right ? "yes" : shc_cuda_failure());
     const bool sends = rank.settings.word("then", "") == "send";
