@@ -150,6 +150,8 @@ class GpuDescription(TypedDict, total=False):
     """Messages that went through host memory."""
     captured: int
     """Operations in CUDA graphs."""
+    nvtx: bool
+    """Was the library built with NVTX ranges?"""
 
 
 Value = str | int | float | bool

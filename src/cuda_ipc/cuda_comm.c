@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "cuda_ipc/cuda_comm.h"
 #include "cuda_ipc/capture.h"
+#include "cuda_ipc/nvtx.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -58,6 +59,7 @@ enum shc_status shc_cuda_comm_create_over(const char *library, struct shc_comm *
     made->say_ctx = config->say_ctx;
     made->host.fd = -1;
     snprintf(made->name, sizeof made->name, "%s", config->name ? config->name : "unnamed");
+    made->nvtx = shc_nvtx_category(made->name);
     enum shc_status st = make_locks(made);
     if (st != SHC_OK) {
         free(made);
@@ -196,12 +198,13 @@ enum shc_status shc_cuda_comm_info(struct shc_cuda_comm *cuda, char *text, size_
         text, capacity,
         "route=%s\nmemory=%s\nreason=%s\nhalf_bytes=%zu\ngpu=%s\nmps=%s\ngpus=%d\ngpu_ranks=%s\n"
         "operations=%llu\nrelayed=%llu\nrelay_backoffs=%llu\nrelay_bytes=%zu\nrelay_reason=%s\n"
-        "messages=%llu\nrelayed_messages=%llu\ncaptured=%llu\n%s",
+        "messages=%llu\nrelayed_messages=%llu\ncaptured=%llu\nnvtx=%s\n%s",
         cuda->by_slabs ? "slabs" : "host", shc_slab_kind_name(cuda->share.kind), cuda->reason,
         cuda->half_bytes, cuda->gpu.name, cuda->by_mps ? "yes" : "no", cuda->gpu_count, ranks,
         (unsigned long long)sequence, (unsigned long long)relayed, (unsigned long long)backoffs,
         cuda->relay.limit, cuda->relay.reason, (unsigned long long)messages,
-        (unsigned long long)relayed_messages, (unsigned long long)captured, paths);
+        (unsigned long long)relayed_messages, (unsigned long long)captured,
+        shc_nvtx_is_built() ? "yes" : "no", paths);
     if (used < 0 || (size_t)used >= capacity)
         return shc_cuda_fail(SHC_ERR_INVALID, "the text needs %d bytes", used + 1);
     return SHC_OK;

@@ -54,6 +54,7 @@ struct shc_cuda_comm {
     char reason[SHC_CUDA_REASON_BYTES];
     void (*say)(void *ctx, const char *line);
     void *say_ctx;
+    uint32_t nvtx; /* the category of its ranges; 0: none */
     struct shc_driver driver;
     struct shc_gpu gpu;
     int gpu_count, gpu_of[SHC_MAX_WORLD]; /* by rank; GPUs are numbered by their lowest rank */

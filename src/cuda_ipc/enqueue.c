@@ -5,6 +5,7 @@
  */
 #include "cuda_ipc/capture.h"
 #include "cuda_ipc/cuda_comm.h"
+#include "cuda_ipc/nvtx.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -215,13 +216,9 @@ static enum shc_status enqueue(struct shc_cuda_comm *comm, const struct shc_op *
     return carry_out(comm, stream, sequence, &deadline);
 }
 
-enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct shc_op *op,
-                                      void *stream)
+static enum shc_status enqueue_collective(struct shc_cuda_comm *cuda, const struct shc_op *op,
+                                          void *stream)
 {
-    if (shc_comm_error(cuda->core) == SHC_ERR_FORKED)
-        return shc_cuda_fail(SHC_ERR_FORKED, "the group belongs to the parent process");
-    if (op->kind == SHC_SEND || op->kind == SHC_RECV)
-        return shc_mail_enqueue(cuda, op, 1, stream);
     pthread_mutex_lock(&cuda->order_lock);
     enum shc_status st = shc_check_open(cuda);
     if (st == SHC_OK)
@@ -234,14 +231,36 @@ enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct s
     return st;
 }
 
+static bool is_message(const struct shc_op *op)
+{
+    return op->kind == SHC_SEND || op->kind == SHC_RECV;
+}
+
+enum shc_status shc_cuda_comm_enqueue(struct shc_cuda_comm *cuda, const struct shc_op *op,
+                                      void *stream)
+{
+    if (shc_comm_error(cuda->core) == SHC_ERR_FORKED)
+        return shc_cuda_fail(SHC_ERR_FORKED, "the group belongs to the parent process");
+    shc_nvtx_begin(cuda->nvtx, op, 1);
+    const enum shc_status st = is_message(op) ? shc_mail_enqueue(cuda, op, 1, stream)
+                                              : enqueue_collective(cuda, op, stream);
+    shc_nvtx_end(cuda->nvtx);
+    return st;
+}
+
 enum shc_status shc_cuda_comm_enqueue_batch(struct shc_cuda_comm *cuda, const struct shc_op *ops,
                                             int count, void *stream)
 {
     if (shc_comm_error(cuda->core) == SHC_ERR_FORKED)
         return shc_cuda_fail(SHC_ERR_FORKED, "the group belongs to the parent process");
     for (int i = 0; i < count; i++)
-        if (ops[i].kind != SHC_SEND && ops[i].kind != SHC_RECV)
+        if (!is_message(&ops[i]))
             return shc_cuda_fail(SHC_ERR_INVALID, "%s: a batch takes send and recv alone",
                                  shc_op_kind_name(ops[i].kind));
-    return count > 0 ? shc_mail_enqueue(cuda, ops, count, stream) : SHC_OK;
+    if (count <= 0)
+        return SHC_OK;
+    shc_nvtx_begin(cuda->nvtx, ops, count);
+    const enum shc_status st = shc_mail_enqueue(cuda, ops, count, stream);
+    shc_nvtx_end(cuda->nvtx);
+    return st;
 }
