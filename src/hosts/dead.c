@@ -16,8 +16,8 @@
 #include <string.h>
 
 #define SLICE_NS SHC_NS_PER_S          /* of a wait for the key */
-#define POLL_NS  (50 * SHC_NS_PER_MS)  /* without a watch, while a call runs */
-#define IDLE_NS  (200 * SHC_NS_PER_MS) /* and while none does */
+#define POLL_NS  (50 * SHC_NS_PER_MS)  /* without a watch, while calls are made */
+#define IDLE_NS  (200 * SHC_NS_PER_MS) /* and while none are */
 #define GRACE_NS \
     SHC_NS_PER_S /* for a call that runs when the store goes: all may have come for it */
 #define FOLLOWER_NS  (250 * SHC_NS_PER_MS) /* more for a rank that does not lead */
@@ -268,7 +268,8 @@ struct watcher {
     bool leads; /* it writes lines about late calls */
     uint64_t slice_ns;
     uint64_t gone_ns; /* since when; 0: the store is there */
-    bool runs;        /* a call, or a message waits */
+    bool runs;        /* a call did since the last look, or a message waits */
+    uint64_t number;  /* of the last call that had begun then */
     struct shc_late late;
     bool found;                     /* this island has failed while no call ran */
     uint64_t reason_ns;             /* when a reason came; 0: none has */
@@ -388,7 +389,8 @@ static bool look(struct watcher *w, struct shc_hosts *hosts)
     if (w->leads)
         shc_late_look(&w->late, hosts, shc_clock_ns());
     shc_oob_lock(hosts->dead.oob);
-    w->runs = hosts->dead.call != NULL || has_messages(hosts);
+    w->runs = hosts->dead.call != NULL || hosts->dead.number != w->number || has_messages(hosts);
+    w->number = hosts->dead.number;
     shc_oob_unlock(hosts->dead.oob);
     return true;
 }

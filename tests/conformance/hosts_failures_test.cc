@@ -845,6 +845,7 @@ struct Stuck {
     std::condition_variable freed;
     bool is_stuck = false;
     int retained = 0, released = 0;
+    std::atomic<int> asked{0}; // for a reason
     shc_store inner = {};
 
     shc_store store()
@@ -855,6 +856,7 @@ struct Stuck {
             return of(ctx).set(of(ctx).ctx, key, value, bytes);
         };
         store.get = [](void *ctx, const char *key, void *value, size_t capacity, size_t *bytes) {
+            static_cast<Stuck *>(ctx)->asked += std::string(key).find("/dead") != std::string::npos;
             return of(ctx).get(of(ctx).ctx, key, value, capacity, bytes);
         };
         store.check = [](void *ctx, const char *const *keys, size_t count) {
@@ -900,6 +902,35 @@ struct Stuck {
         return stuck->inner;
     }
 };
+
+// Without a watch a leader asks while calls are made, also if none runs at the moment of its look.
+TEST(HostsFailures, AGroupThatMakesShortCallsAsksForAReason)
+{
+    static std::array<Stuck, 2> counted;
+    Network network(2);
+    HostsOptions how;
+    how.store = [&](int rank, const shc_store &run) {
+        counted[static_cast<size_t>(rank)].inner = run;
+        return counted[static_cast<size_t>(rank)].store();
+    };
+    Step asked(2), closed(2);
+    run_hosts(
+        {0, 1}, network,
+        [&](Group &group) {
+            Stuck &own = counted[static_cast<size_t>(group.rank)];
+            for (int call = 0; call < 150; call++) {
+                expect_sum(group, 2);
+                shc_os_sleep_ns(10 * SHC_NS_PER_MS);
+            }
+            EXPECT_GE(own.asked, 8);
+            asked.meet();
+            shc_hosts_free(group.hosts);
+            group.hosts = nullptr;
+            closed.meet();
+            own.await_end();
+        },
+        how);
+}
 
 // The group ends with its errors and its close in time, and what is stuck lets go of all later.
 TEST(HostsFailures, AStoreThatDoesNotAnswerHoldsUpNothing)
