@@ -7,6 +7,7 @@ import argparse
 import dataclasses
 import gc
 import gzip
+import itertools
 import json
 import sys
 import time
@@ -89,8 +90,10 @@ def _run(options: argparse.Namespace) -> int:
     for note in [*collector.notes(), *joined.problems]:
         print(note)
     said = trace["otherData"]
+    # One rank may be in many groups.
+    ranks = {(each["pid"], each["global_rank"]) for each in said["ranks"]}
     print(
-        f"{options.output}: {said['calls']} calls of {len(said['ranks'])} ranks, {said['lost']} lost"
+        f"{options.output}: {said['calls']} calls of {len(ranks)} ranks, {said['lost']} lost"
         + (f"; {said['messages']} messages, {said['messages_lost']} lost" * (said["messages"] > 0))
         + (
             f"; {said['gpu_calls']} calls and messages on GPUs, {said['gpu_calls_lost']} lost"
@@ -322,6 +325,7 @@ class _Builder:
         self._threads: dict[int, int] = defaultdict(int)  # by process
         self._places = [self._place(track) for track in tracks]
         self._message_names: list[Event] = []
+        self._arrow_ids = itertools.count(1)  # Perfetto drops arrows whose id is not a number
 
     def events(self) -> list[Event]:
         events = [*self._calls(), *self._arrows(), *self._messages(), *self._counters()]
@@ -382,14 +386,12 @@ class _Builder:
         for track, place in zip(self._tracks, self._places):
             for record in track.records:
                 calls[track.member.nonce, record.number].append((record, place))
-        number = 0
         for ranks in calls.values():
             last, source = max(ranks, key=lambda each: each[0].begin)
             for record, place in ranks:
                 if place is source or self._end_of(record) < last.begin:
                     continue
-                number += 1
-                common = {"name": "last to come", "cat": "arrival", "id": number}
+                common = {"name": "last to come", "cat": "arrival", "id": next(self._arrow_ids)}
                 common["ts"] = self._us(last.begin)
                 yield {"ph": "s", **common, **source}
                 yield {"ph": "f", "bp": "e", **common, **place}
@@ -407,8 +409,8 @@ class _Builder:
                 yield slice_
                 ends = (own, message.peer) if message.operation == "send" else (message.peer, own)
                 sides[track.member.nonce, ends, message.tag, message.pair].append((message, slice_))
-        for number, both in enumerate(sides.values()):
-            yield from self._message_arrow(number, both)
+        for both in sides.values():
+            yield from self._message_arrow(both)
 
     def _slice(self, record: Record, message: Message, place: Event) -> Event:
         begin, end = self._us(record.begin), self._us(record.end)
@@ -465,12 +467,12 @@ class _Builder:
             )
         return lanes.places[lane]
 
-    def _message_arrow(self, number: int, both: list[tuple[Message, Event]]) -> Iterator[Event]:
+    def _message_arrow(self, both: list[tuple[Message, Event]]) -> Iterator[Event]:
         found = {message.operation: event for message, event in both}
         if len(both) != 2 or len(found) != 2:
             return
         send, receive = found["send"], found["recv"]
-        common = {"name": "message", "cat": "message", "id": f"m{number}"}
+        common = {"name": "message", "cat": "message", "id": next(self._arrow_ids)}
         for phase, event in (("s", send), ("f", receive)):
             at = {"ts": event["ts"], "pid": event["pid"], "tid": event["tid"]}
             if phase == "f":
@@ -495,7 +497,7 @@ class _Builder:
                 value = round(counts.get(index, 0) * 1e3 / width, 3)
                 yield {
                     "ph": "C",
-                    "name": "MB/s",
+                    "name": "collectives",  # Perfetto shows this and the key: "collectives MB/s"
                     "pid": pid,
                     "ts": (first + index * width) / 1e3,
                     "args": {"MB/s": value},
