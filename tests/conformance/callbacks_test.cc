@@ -93,7 +93,7 @@ void both_ranks(const Body &zero, const Body &one)
 {
     Options options;
     options.timeout_ns = 60 * SHC_NS_PER_S;
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(
             mode, 2, [&](Rank &rank) { (rank.rank == 0 ? zero : one)(rank); }, options);
 }
@@ -400,7 +400,7 @@ TEST(Callbacks, AreWithinTheTimeOfAWait)
 // The next thread that has the lock ends what is pending, and its callbacks come.
 TEST(Callbacks, ComeAlsoWhereTheLockOfMessagesIsKeptWhileTheGroupIsClosed)
 {
-    for (Mode mode : all_modes()) {
+    for (Mode mode : modes()) {
         if (mode == Mode::kProcesses)
             continue;
         std::atomic<bool> over{false};

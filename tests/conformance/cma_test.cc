@@ -82,7 +82,7 @@ void scatter_vectors(const Rank &rank, size_t count = kCount, bool gaps = false)
 
 TEST(Pulls, AreNotForMemoryWithGapsOnAnyRank)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(
             mode, 3,
             [](Rank &rank) {
@@ -205,7 +205,7 @@ TEST(Pulls, NeedEveryRankToReachTheRoot)
         if (rank == 2)
             forbid_reading_others();
     };
-    for (Mode mode : all_modes()) {
+    for (Mode mode : modes()) {
         if (mode != Mode::kProcesses)
             continue;
         run_ranks(
@@ -275,7 +275,7 @@ TEST(Pulls, OfARootThatGivesUpAreRightOrFail)
 #else
     const uint64_t rounds = 50;
 #endif
-    for (Mode mode : all_modes()) {
+    for (Mode mode : modes()) {
         if (mode == Mode::kOneMapping)
             continue; // a thread that closes its group unmaps it for all
         for (uint64_t round = 0; round < rounds; round++)

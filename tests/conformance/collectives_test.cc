@@ -320,7 +320,7 @@ TEST_P(Collectives, GiveTheRightResultWhenSmallOnesFollowInAnyOrder)
 // A small limit makes cells smaller than the messages that some algorithms put into one.
 TEST(SmallArenas, ChangeNoResult)
 {
-    for (Mode mode : all_modes()) {
+    for (Mode mode : modes()) {
         for (size_t limit_kib : {64u, 150u, 300u, 1000u}) {
             Options options;
             options.knobs.arena_limit = limit_kib << 10;
@@ -340,7 +340,7 @@ Options in_unpipelined(const char *tuning, bool wrap = false)
 // A chunk at a time, in cells from small ones on, followed by what takes all slots in turn.
 TEST(Unpipelined, ChangesNoResult)
 {
-    for (Mode mode : all_modes()) {
+    for (Mode mode : modes()) {
         for (size_t limit_kib : {64u, 300u, 4096u}) {
             Options options = in_unpipelined("all_reduce.unpipelined_from=0");
             options.knobs.arena_limit = limit_kib << 10;
@@ -353,7 +353,7 @@ TEST(Unpipelined, ChangesNoResult)
 // Shorter sums through all slots in turn, longer ones unpipelined and by whole cells; and counters wrap.
 TEST(Unpipelined, GoesWithThePipelineInOneGroup)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(
             mode, 2, every_operation,
             in_unpipelined("all_reduce.unpipelined_from=200k,turn=128k,output.non_temporal_from=0",
@@ -386,7 +386,7 @@ TEST(Unpipelined, MeetsFirst)
     };
     Options options = in_unpipelined("all_reduce.unpipelined_from=0");
     options.timeout_ns = 5ULL * 1000 * 1000 * 1000;
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, body, options);
 }
 
@@ -408,7 +408,7 @@ const char *const kExtremes[] = {
 // Blocks of any size are copied by the kernel, out of the root's memory.
 TEST(Pulls, ChangeNoResult)
 {
-    for (Mode mode : all_modes()) {
+    for (Mode mode : modes()) {
         for (int world : {3, 4}) {
             Options options = options_of({mode, world, world == 3}, world == 4);
             options.tuning = std::string(kExtremes[3]) + ",scatter.single_copy_from=1";
@@ -429,7 +429,7 @@ TEST(Pulls, ChangeNoResult)
 // What ranks do that have a CPU each, independent of the machine's CPUs.
 TEST(Room, ChangesNoResult)
 {
-    for (Mode mode : all_modes()) {
+    for (Mode mode : modes()) {
         for (int world : {3, 4}) {
             Options options = options_of({mode, world, true});
             options.knobs.roomy = true;
@@ -463,7 +463,7 @@ const std::vector<int> kSpreadWorlds = {3, 4, 7};
 // By slices through the small slots, independent of the machine's CPUs: of lines, a part of one, or none.
 TEST(Tunings, SumsBySlicesChangeNoResult)
 {
-    for (Mode mode : all_modes()) {
+    for (Mode mode : modes()) {
         for (int world : kSpreadWorlds) {
             Options options = options_of({mode, world, true});
             options.tuning = "inline=0,all_reduce.two_phase_from=0";
@@ -477,7 +477,7 @@ TEST(Tunings, ReducesThatAreSpreadChangeNoResult)
 {
     const std::string spread = "inline=0,reduce.two_phase_from=0,reduce.scatter_gather_from=0";
     const std::string cells = ",small=0", chunks = ",chunk=4k,depth=2";
-    for (Mode mode : all_modes()) {
+    for (Mode mode : modes()) {
         const auto run = [&](int world, bool arena, const std::string &more) {
             SCOPED_TRACE(more);
             Options options = options_of({mode, world, arena});
@@ -580,7 +580,7 @@ TEST(Tunings, ThatAreWrongOnOneRankFailOnEveryRank)
 TEST(Splits, OfTwoGoEachInItsWay)
 {
     const size_t counts[] = {0, 1, 8, 9, 1024, 1025, 2048, 2049, 5000};
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         for (bool arena : {true, false}) {
             Options options;
             options.knobs.no_arena = !arena;

@@ -340,7 +340,7 @@ const char *const kChunks = "staging.non_temporal_from=never,handoff=0";
 
 TEST(EarlyRoots, GiveTheRightResultWhateverTheyHaveBegun)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         for (const auto &[world, tuning] : std::initializer_list<std::pair<int, const char *>>{
                  {2, "staging.non_temporal_from=never"},
                  {2, "staging.non_temporal_from=never,broadcast_depth=2"},
@@ -374,7 +374,7 @@ TEST(EarlyRoots, DoNotBeginWhereCellsOfASpreadReduceMayStillBeRead)
 // share memory with them.
 TEST(EarlyRoots, GiveTheRightResultBesideReducesThatAreSpread)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         for (const auto &[world, more] : std::initializer_list<std::pair<int, const char *>>{
                  {4, ",chunk=16k,depth=2"}, {4, ",depth=4"}, {5, ""}})
             run(world, std::string(kSpread) + more, call_this_and_that, mode);

@@ -336,7 +336,7 @@ TEST(P2pBugs, ASendBesideTheCloseEndsAsClosed)
 TEST(P2pBugs, EmptyMessagesThatFindNoLineAtFirstArrive)
 {
     const int count = 3000, turns = 4;
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             for (int turn = 0; turn < turns; turn++) {
                 std::vector<std::unique_ptr<Message>> messages;
@@ -356,7 +356,7 @@ TEST(P2pBugs, EmptyMessagesThatFindNoLineAtFirstArrive)
 // nothing to do: a sendrecv took 28 us instead of 7 from then on.
 TEST(P2pBugs, MessagesLetTheEngineThreadSleep)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             shc_bell_shm &work = rank.comm->engine.work;
             shc_op barrier = {};

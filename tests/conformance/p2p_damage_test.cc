@@ -200,7 +200,7 @@ void receive_line(Rank &rank, shc_status want, unsigned char byte)
 // Rank 0 posts lines of which one is damaged (none at all: nullptr), and rank 1 finds that.
 void expect_found(std::initializer_list<const Damage *> lines, int world = 2)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, world, [&](Rank &rank) {
             if (rank.rank == 1) {
                 receive_line(rank, SHC_ERR_ABORTED, 0xee);
@@ -302,7 +302,7 @@ INSTANTIATE_TEST_SUITE_P(All, DamagedRests, testing::ValuesIn(kDamagedRests),
 
 TEST(UndamagedRests, AreKept)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             if (rank.rank == 0) {
                 post_line(rank, false, &kFirst);
@@ -323,7 +323,7 @@ TEST(UndamagedRests, AreKept)
 // So that the damage is what is found.
 TEST(UndamagedLines, AreReceived)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         for (bool by_hand_off : {false, true})
             run_ranks(mode, 2, [&](Rank &rank) {
                 if (rank.rank == 1)

@@ -418,7 +418,7 @@ TEST(Fragments, AreNotOfLongMessagesWhereTheLockIsWanted)
 // In the middle of it: its receiver waits for the rest, with a request and without, and is told.
 TEST(Fragments, LeaveNobodyWaitingWhenTheirSenderIsGone)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         for (bool dies : {false, true})
             for (bool at_once : {false, true}) {
                 if (dies && mode != Mode::kProcesses)
@@ -453,7 +453,7 @@ TEST(Fragments, LeaveNobodyWaitingWhenTheirSenderIsGone)
 // There and back, with and without requests, sometimes with a receive that does not match.
 TEST(Fragments, ArriveInAnswers)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             const int peer = 1 - rank.rank;
             std::mt19937 random(5); // the same on both ranks

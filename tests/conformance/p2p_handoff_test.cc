@@ -148,13 +148,13 @@ void talk(Rank &rank, int peer, unsigned seed)
 
 TEST(HandOff, GoBackAndForthUnderAnyTraffic)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) { talk(rank, 1 - rank.rank, 1); });
 }
 
 TEST(HandOff, OfEachPairAreItsOwn)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 3, [](Rank &rank) {
             for (int low = 0; low < 3; low++) // each pair in turn
                 for (int high = low + 1; high < 3; high++)
@@ -262,7 +262,7 @@ void of_one_tag(Rank &rank, int sender, int number, size_t bytes)
 // A message by hand-off buffer, and those in lines in turn before and after it, are received in their order.
 TEST(HandOff, ComeInTurnWithTheLines)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             const shc_pair *pair = &rank.comm->p2p.pairs.pairs[1 - rank.rank];
             for (int turn = 0; turn < 200; turn++)
@@ -295,7 +295,7 @@ TEST(HandOff, AreLeftToMessagesThatAreAnswered)
 // and looks without the lock. They go on until it has happened to both ranks.
 TEST(HandOff, LeaveTheLockToWhoWantsIt)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             shc_p2p &p2p = rank.comm->p2p;
             rank.comm->seat.patience_p2p.spins = 100; // also where there is one CPU
@@ -341,7 +341,7 @@ void tell_until_biased(Rank &rank)
 TEST(P2pBias, OutlivesTheProgressThreadsNaps)
 {
     SKIP_WITHOUT_BIAS();
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             shc_p2p &p2p = rank.comm->p2p;
             shc_p2p_lock(&p2p);
@@ -434,7 +434,7 @@ TEST(P2pProgressThread, LeavesASubmissionAlone)
 TEST(P2pBias, EndsWhereAnotherThreadComes)
 {
     SKIP_WITHOUT_BIAS();
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             const int peer = 1 - rank.rank;
             shc_p2p &p2p = rank.comm->p2p;
@@ -472,7 +472,7 @@ bool is_over(const Message &message)
 TEST(P2pBias, EndsWithTheMailbox)
 {
     SKIP_WITHOUT_BIAS();
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             shc_p2p &p2p = rank.comm->p2p;
             tell_until_biased(rank);
@@ -616,7 +616,7 @@ void receive_slow(Rank &rank)
 // peers and threads have their turn.
 TEST(Passes, EndBehindAMebibyte)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             if (rank.rank == 1)
                 return receive_slow(rank);
@@ -636,7 +636,7 @@ TEST(Passes, EndBehindAMebibyte)
 // It ends earlier if another thread of the rank wants the lock.
 TEST(Passes, EndBehindAChunkWhereTheLockIsWanted)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             if (rank.rank == 1)
                 return receive_slow(rank);
@@ -662,7 +662,7 @@ TEST(Passes, EndBehindAChunkWhereTheLockIsWanted)
 // Several rounds of the buffers, whose receiver stops in the middle; both ways at once.
 TEST(Pool, GoRoundWhileTheirReceiverStops)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             const int peer = 1 - rank.rank;
             for (int turn = 0; turn < 3; turn++) {
@@ -685,7 +685,7 @@ TEST(Pool, GoRoundWhileTheirReceiverStops)
 // A stream of messages of a few buffers each: all of it goes through the pool, and all comes back.
 TEST(Pool, CarriesMessagesInFragments)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             shc_p2p &p2p = rank.comm->p2p;
             settle_trials(p2p);
@@ -775,7 +775,7 @@ TEST(LongHandOff, CarryLargeMessagesThatPassOneAnother)
 
 TEST(LongHandOff, CarryMessagesOfAnySize)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             std::mt19937 random(3); // the same on both ranks
             for (int turn = 0, end = rounds(30); turn < end && !testing::Test::HasFatalFailure();
@@ -807,7 +807,7 @@ TEST(LongHandOff, ComeBackWithTheReply)
 // One of two that pass one another moves nothing for a while, at some point of the way.
 TEST(LongHandOff, WaitForWhoStops)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             const int peer = 1 - rank.rank;
             for (int turn = 0; turn < 10; turn++) {
@@ -955,7 +955,7 @@ TEST(LongHandOff, LetMessagesPassOneAnotherInAnyOrder)
                 message->end();
         }
     };
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         for (const char *tuning : {"", "output.non_temporal_from=0"}) {
             Options options;
             options.tuning = tuning;

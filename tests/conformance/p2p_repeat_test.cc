@@ -91,7 +91,7 @@ void change(Wish &wish, std::mt19937 &random)
 
 TEST(RepeatedMessages, DifferInWhateverPoint)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 3, [](Rank &rank) {
             std::mt19937 random(7);
             Wish wish = {SHC_FLOAT32, 2, 0, false, false, 0};
@@ -143,7 +143,7 @@ TEST(RepeatedMessages, ThatAreWrongAreRefused)
 // Two threads of a rank send and receive at once, each messages of its own size.
 TEST(RepeatedMessages, OfTwoThreadsAreTheirOwn)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             auto talk = [&rank](int tag) {
                 for (int turn = 0; turn < kTurns; turn++) {

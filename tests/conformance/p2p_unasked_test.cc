@@ -412,7 +412,7 @@ TEST(Unasked, AreNotWhatIsRefusedOtherwise)
 // Sizes on both sides of every limit, received in any order, now and then with another size.
 TEST(Unasked, ArriveInWhateverOrderTheyAreAskedFor)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(mode, 2, [](Rank &rank) {
             const int peer = 1 - rank.rank;
             std::mt19937 random(7); // the same on both ranks

@@ -82,7 +82,7 @@ struct Uneven {
 
 void expect_own_sizes(shc_op_kind kind)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(
             mode, kWorld,
             [kind](Rank &rank) {
@@ -119,7 +119,7 @@ TEST(PeerTables, OfAnUnevenReduceScatterAreNotBelievedWhereThisRankKnows)
 // A block to itself concerns no other rank, except that it decides where the others' blocks lie.
 TEST(PeerTables, OfAnAllToAllWhoseSumOverflowsAreDamage)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(
             mode, kWorld,
             [](Rank &rank) {
@@ -181,7 +181,7 @@ struct Sparse {
 // not 0.
 void expect_damage(uint64_t count, const std::vector<uint64_t> &positions, uint64_t others = 0)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(
             mode, kWorld,
             [&](Rank &rank) {
@@ -222,7 +222,7 @@ TEST(PeerTables, OfPositionsThatNoTensorHasAreDamage)
 // So that the lie is what is found.
 TEST(PeerTables, ThatAreTrueAreBelieved)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(
             mode, kWorld,
             [](Rank &rank) {

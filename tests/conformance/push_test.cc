@@ -164,7 +164,7 @@ TEST(Push, HasTheBitsOfStagedSumsOfEveryTypeAndReduction)
 
 TEST(Push, HasTheBitsOfStagedSumsOfEverySizeInEveryModeAndWithThreads)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         for (int world : {2, 3})
             for (int threads : {0, 3}) {
                 Options options = pushing();
@@ -187,7 +187,7 @@ TEST(Push, HasTheBitsOfStagedSumsOfEverySizeInEveryModeAndWithThreads)
 TEST(Push, IsForOperationsWhoseTensorsAllLieInHeaps)
 {
     const size_t bytes = 300000;
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(
             mode, 3,
             [](Rank &rank) {
@@ -402,7 +402,7 @@ void store_late(const Rank &rank, Order &order, bool meets)
 TEST(Push, AFailedCallLeavesTheHeapBeforeItReturns)
 {
     for (auto [meets, frees] : {std::pair(true, false), {true, true}, {false, false}})
-        for (Mode mode : all_modes()) {
+        for (Mode mode : modes()) {
             Order order;
             run_ranks(
                 mode, 2,
@@ -421,7 +421,7 @@ TEST(Push, AFailedCallLeavesTheHeapBeforeItReturns)
 // rank 2 has yet to read.
 TEST(Push, ARankThatGivesUpAfterItsPartMakesTheSumFail)
 {
-    for (Mode mode : all_modes()) {
+    for (Mode mode : modes()) {
         Order order;
         run_ranks(
             mode, 3,
@@ -516,7 +516,7 @@ TEST(Push, APlaceOutsideOfAHeapIsDamageAndAPlaceInsideIsTheLiarsOwn)
         {"two places that overlap", {64, 128, kOffered}, false},
     };
     for (const Lie &lie : lies)
-        for (Mode mode : all_modes()) {
+        for (Mode mode : modes()) {
             Order order;
             run_ranks(
                 mode, 2,

@@ -56,7 +56,7 @@ void usual(Rank &rank)
 
 void run_all(const Body &body)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         for (int world : {1, 2, 3})
             run_ranks(mode, world, body);
 }
@@ -390,7 +390,7 @@ TEST(Repeated, AWrongRankIsSeenByAll)
 {
     Options options;
     options.timeout_ns = 5ULL * 1000 * 1000 * 1000;
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         run_ranks(
             mode, 2,
             [](Rank &rank) {

@@ -36,7 +36,7 @@ TEST(SharedArena, NothingIsStoredOverABcastSlotThatIsStillRead)
 {
     Options options;
     options.tuning = "staging.non_temporal_from=never";
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         for (int world : {2, 3, 4})
             run_ranks(
                 mode, world,
@@ -137,7 +137,7 @@ void grow(const Rank &rank, int steps)
 
 TEST(GrowingArena, GivesTheRightResultsInEveryOrder)
 {
-    for (Mode mode : all_modes())
+    for (Mode mode : modes())
         for (int world : {2, 3, 5})
             run_ranks(mode, world, [](Rank &rank) {
                 const int all = kSteps * kSteps * kSteps; // of the orders of three steps

@@ -281,7 +281,7 @@ TEST(WithoutAThread, NoRankGetsAGroup)
 {
     Options options;
     options.make_group = false;
-    for (Mode mode : all_modes()) {
+    for (Mode mode : modes()) {
         if (mode != Mode::kProcesses)
             continue; // else the other rank's thread serves both
         run_ranks(

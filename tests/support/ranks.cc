@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "tests/support/ranks.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
@@ -241,6 +242,19 @@ std::vector<Mode> all_modes()
 #endif
 }
 
+static bool is_whole() // make sanitizers, make test-long
+{
+    return getenv("SHMCOLL_TEST_FULL") != nullptr;
+}
+
+std::vector<Mode> modes()
+{
+    std::vector<Mode> all = all_modes();
+    if (!is_whole() && all.size() > 1)
+        all.erase(std::find(all.begin(), all.end(), Mode::kOneMapping));
+    return all;
+}
+
 std::string mode_name(Mode mode)
 {
     switch (mode) {
@@ -283,7 +297,7 @@ void run_ranks(Mode mode, int world, const Body &body, const Options &options)
 int rounds(int full)
 {
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-    if (getenv("SHMCOLL_TEST_FULL") == nullptr)
+    if (!is_whole())
         return (full + 3) / 4;
 #endif
     return full;

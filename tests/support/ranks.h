@@ -23,6 +23,9 @@ enum class Mode { kOneMapping, kOwnMapping, kProcesses };
 
 // All modes of this build: sanitizers that do not follow fork leave out kProcesses.
 std::vector<Mode> all_modes();
+// Those that one test goes through by itself. One mapping for all ranks shows only the thread sanitizer
+// something new: without it the others suffice, and make test-long and make sanitizers run all.
+std::vector<Mode> modes();
 std::string mode_name(Mode mode);
 
 // Every few calls of one thread its group's runner is biased towards it.
