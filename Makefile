@@ -36,7 +36,7 @@ help:
 	@echo "make test     all tests of the default lane (docs/internals/testing.md)"
 	@echo "make test ONLY=name    the lanes, and within them the tests, whose name contains it"
 	@echo "make docs     the documentation site, into build/site"
-	@echo "make test-long    Python tests that the default lane leaves out, with a slice of each left there"
+	@echo "make test-long    tests that the default lanes leave out without a sanitizer, with a slice of each left there"
 	@echo "make test-torch    torch's own distributed tests with 3, 4 and 8 ranks (make test: with 4)"
 	@echo "make demo     trains a small network with shmcoll and with gloo, and compares both"
 	@echo "make frameworks    examples of Accelerate, Lightning, DeepSpeed, vLLM, ... under gloo and shmcoll; it"

@@ -66,25 +66,16 @@ ASAN = Build(
     ("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSHMCOLL_SANITIZE=address,undefined"),
     {"ASAN_OPTIONS": f"detect_leaks=1:{CLEARED}", "UBSAN_OPTIONS": "print_stacktrace=1"},
 )
+# Without what is optional: the lane shows that it is, and no thread has to do with it.
+WITHOUT = ("-DSHMCOLL_NUMA=OFF", "-DSHMCOLL_URING=OFF", "-DSHMCOLL_USDT=OFF", "-DSHMCOLL_ISAS=OFF")
 TSAN = Build(
     "tsan",
-    # Who races does not depend on the instruction set, and those two take half a minute to compile.
-    ("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSHMCOLL_SANITIZE=thread", "-DSHMCOLL_ISAS=OFF"),
+    ("-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DSHMCOLL_SANITIZE=thread", *WITHOUT),
     # The keeper lives as long as the process, on purpose: nobody waits a second for its end.
     {"TSAN_OPTIONS": f"halt_on_error=1:report_thread_leaks=0:atexit_sleep_ms=20:{CLEARED}"},
 )
-# Debug compiles in half the time, and is the one build without optimisation.
-BARE = Build(
-    "bare",
-    (
-        "-DCMAKE_BUILD_TYPE=Debug",
-        "-DSHMCOLL_NUMA=OFF",
-        "-DSHMCOLL_URING=OFF",
-        "-DSHMCOLL_USDT=OFF",
-        "-DSHMCOLL_ISAS=OFF",
-        "-DSHMCOLL_TEST_SLICE=bare",
-    ),
-)
+# The one build without optimisation.
+BARE = Build("bare", ("-DCMAKE_BUILD_TYPE=Debug", "-DSHMCOLL_TEST_SLICE=bare", *WITHOUT))
 AARCH64 = Build(
     "aarch64",
     (
@@ -95,6 +86,7 @@ AARCH64 = Build(
         "-DSHMCOLL_NUMA=OFF",  # Debian has them for AArch64 only as a second architecture
         "-DSHMCOLL_URING=OFF",
     ),
+    {"SHMCOLL_TEST_FULL": "1"},
 )
 
 
@@ -108,8 +100,8 @@ class Lane:
     options: tuple[str, ...] = ()  # its options, or ctest's
     alone: bool = False  # its tests have the machine for themselves, and its memory as users do
     calm: bool = False  # one of its tests for each job; others' tests have short time-outs
-    waits: bool = False  # its tests leave the CPU idle most of the time
-    computes: bool = False  # in builds of earlier lanes: it may run while others wait
+    waits: bool = False  # its tests leave the CPU idle most of the time: more of them run at once
+    computes: bool = False  # in builds of earlier lanes: it may run while others leave the CPU idle
     background: bool = False  # it does so in this run
     folder: str = ""  # of the build, for ctest: two of them at once write to folders of their own
     exclusions: pathlib.Path | None = None  # lists tests of ctest that must fail
@@ -126,6 +118,10 @@ ALIKE = "|".join(
         r"/Legacy( |$)|/(SmallArenas|Tunings)\.ChangeNoResult$|/Endless\.[^/]+/Loads",
         r"^cuda/Of/Mismatch\.[^/]+/[^k]|^cuda/Of/Ends\.[^/]+/[^t]",
         r"^cuda/(Mail)?(Timeout|Stopped)\.",
+        # Fd and RelayHost together have both routes, with kernels and without.
+        r"^cuda/(Ways|Relays)/.*/(Host|Relay)( |$)",
+        # Which hosts exchange messages is arithmetic: this map has all that the others have.
+        r"/EveryMap\.[^/]+/(TwoOf|Cyclic)",
     )
 )
 # With one mapping for all ranks the same code runs as with one for each. Numbers of all values are no
@@ -134,7 +130,12 @@ ALIKE = "|".join(
 # numbers and times: every path is in other tests.
 CHOICES = r"|/Tunings\.(SumsBySlices|ReducesThatAreSpread)|/Room\.|/Unpipelined\.ChangesNoResult$"
 CHOICES += r"|^cuda/Relay\.(BacksOff|IsOff|IsTakenUpTo)"
+# A map of hosts is arithmetic, too: the one that stays has hosts of one, two and three ranks. Messages of 2
+# ranks are pairs of 3.
 ALIKE_IN_ASAN = ALIKE + CHOICES + r"|/OneMapping|^kernels/KernelNumbers\."
+ALIKE_IN_ASAN += (
+    r"|/Hosts\w*\.[^/]+/(TwoOfTwoCyclic|ThreeAndTwo)( |$)|/Messages\.[^/]+/Processes2( |$)"
+)
 # What the thread sanitizer sees nothing new in, or nothing at all.
 ALIKE_IN_TSAN = "|".join(
     (
@@ -146,30 +147,41 @@ ALIKE_IN_TSAN = "|".join(
         r"/OneMapping[45]|/Messages\.[^/]+/OneMapping2( |$)|/Unpipelined\.ChangesNoResult$",
         # Layouts and pools of copies; OneMapping3Arena has the threads of all of them.
         r"/Pools\.[^/]+/OneMapping(2|3Small)|/PoolsOfTwoSizes|/AutomaticPools",
-        # A rank of CUDA is a process. What races in it does not depend on how long a sum is. Fd and
-        # RelayHost together have both routes, with kernels and without.
-        r"^cuda/.*\.OfLargeSums|^cuda/(Ways|Relays)/.*/(Host|Relay)( |$)",
+        # A rank of CUDA is a process. What races in it does not depend on how long a sum is.
+        r"^cuda/.*\.OfLargeSums",
         # A death or a leaving ends streams as an abort does. Which rooms and which GPUs, is arithmetic.
         r"^cuda/(Mail)?(Death|Close)\.|^cuda/MailAbort\.HarmsNothing|^cuda/Relay\.(HasRoom|SumsInTwo)",
         r"^cuda/CudaComm\.(RanksOfOneGpu|CrossesGpus)",
-        # Which hosts have which ranks is arithmetic: TwoOfTwoCyclic has all that these maps have.
-        r"/HostsOrder\.SumsHave[^/]+/(TwoOfTwo|ThreeAndTwo|FiveAnd|TwoAndOne)(\w*And\w*)?( |$)",
-        r"/HostsBlocks\.(AllToAllHas|GatherReaches)[^/]+/(TwoAndOne|FiveAnd)",
+        # Which hosts have which ranks is arithmetic. Ranks race on one host: over blocks of several ranks on
+        # one rail, which ThreeAndTwo has, and else as in TwoOfTwoCyclic.
+        r"/Hosts(Order|)\.[^/]+/TwoAndOne|/HostsBlocks\.[^/]+/Two(AndOne|OfTwo)",
         # The other long hand-offs have the same lines and buffers.
         r"/LongHandOff\.(LeaveTensors|NeedThe|ComeBack)|/EarlyRoots\.BeginAmongThree",
     )
+)
+
+# Without a sanitizer. What one mapping for all ranks can show is in the thread sanitizer's lane; of seven
+# ranks those that are processes stay, and of the maps of hosts those of equal hosts, of hosts of one, two
+# and three ranks, of one rank for each, and of one host.
+ALIKE_IN_UNIT = (
+    r"^conformance/.*/OneMapping|^conformance/.*/OwnMapping7"
+    r"|/Hosts\w*\.[^/]+/(TwoOfOne|ThreeAndOne|OneAndThree|ThreeOfTwo(Cyclic)?|FiveAnd\w+)( |$)"
+    r"|/HostsBlocks\.[^/]+/ThreeAndTwo"
 )
 
 GLOOS_OWN = "monitored or logging_data_cpu or no_sync-4 or test_all_reduce_sum-4 or get_backend"
 
 DEFAULT_LANES = (
     Lane("lint", DEV, "^lint$|^headers$"),
-    Lane("unit", DEV, "^unit$|^kernels$|^conformance$|^clients$"),
+    Lane("unit", DEV, "^unit$|^kernels$|^conformance$|^clients$", without=ALIKE_IN_UNIT),
     # tests/CMakeLists.txt lists the programs of both slices.
     Lane("asan", ASAN, "-slice$", ("tests_slice",), without=ALIKE_IN_ASAN),
     Lane("tsan", TSAN, "-slice$", ("tests_slice",), without=ALIKE_IN_TSAN),
-    Lane("bare", BARE, "^unit-slice$", ("tests_slice",)),
     Lane("python", files=("tests/python",), options=("-m=not long",)),
+    Lane("clients-python", files=("tests/clients",)),
+    Lane("fuzz", files=("tests/fuzz",)),
+    # In the background of the next ones, whose tests leave the CPU idle.
+    Lane("models", DEV, "^models$", computes=True, folder="tests/models"),
     Lane("torch", files=("tests/torch_suite",), calm=True),
     # Tests that ask for gloo's name, words or type, or that only gloo passes; `--long torch` has all.
     Lane(
@@ -178,10 +190,6 @@ DEFAULT_LANES = (
         options=("--backend=for-gloo", f"-k={GLOOS_OWN}"),
         calm=True,
     ),
-    Lane("clients-python", files=("tests/clients",)),
-    Lane("fuzz", files=("tests/fuzz",)),
-    # In the background of the next two, whose tests wait.
-    Lane("models", DEV, "^models$", computes=True, folder="tests/models"),
     Lane("cuda", DEV, "^cuda$", ("tests_cuda",), waits=True),
     Lane(
         "hosts+proc-python",
@@ -189,16 +197,17 @@ DEFAULT_LANES = (
         options=("-m=not long and not alone",),
         waits=True,
     ),
-    Lane("proc", DEV, "^proc$", alone=True),
-    Lane("proc-timed", files=("tests/proc",), options=("-m=alone",), alone=True),
+    Lane("proc", DEV, "^proc$", waits=True),
+    Lane("deaths", DEV, "^deaths$", alone=True),
+    Lane("proc-timed", files=("tests/proc",), options=("-m=alone and not long",), alone=True),
 )
 
 
-def whole(build: Build, *folders: str) -> Lane:
-    """All tests of these folders under a sanitizer, with all rounds of each."""
+def whole(name: str, build: Build, *folders: str) -> Lane:
+    """All tests of these folders, with all modes and rounds of each."""
     more = {**build.environment, "SHMCOLL_TEST_FULL": "1"}
     return Lane(
-        build.name,
+        name,
         dataclasses.replace(build, environment=more),
         "|".join(f"^{folder}(-slice)?$" for folder in folders),
         tuple(f"tests_{folder}" for folder in folders),
@@ -207,8 +216,8 @@ def whole(build: Build, *folders: str) -> Lane:
 
 LONG_LANES = {
     "sanitizers": (
-        whole(ASAN, "unit", "kernels", "conformance", "cuda"),
-        whole(TSAN, "unit", "conformance", "cuda"),
+        whole("asan", ASAN, "unit", "kernels", "conformance", "cuda"),
+        whole("tsan", TSAN, "unit", "conformance", "cuda"),
     ),
     "fuzz": (Lane("fuzz", files=("tests/fuzz/test_fuzz.py",)),),
     "fuzz-peer": (
@@ -231,7 +240,18 @@ LONG_LANES = {
         ),
     ),
     "hosts": (Lane("hosts", files=("tests/hosts",), waits=True),),
-    "long": (Lane("python-long", files=("tests/python",), options=("-m=long",)),),
+    "long": (
+        whole("unit", DEV, "unit", "kernels", "conformance"),
+        Lane("bare", BARE, "^unit-slice$", ("tests_slice",)),
+        Lane("python-long", files=("tests/python",), options=("-m=long",)),
+        Lane(
+            "proc-python-long",
+            files=("tests/proc",),
+            options=("-m=long and not alone",),
+            waits=True,
+        ),
+        Lane("proc-timed-long", files=("tests/proc",), options=("-m=long and alone",), alone=True),
+    ),
     "hosts-kills": (
         Lane("hosts-kills", files=("tests/hosts/test_kills.py",), options=("-s",), alone=True),
     ),
@@ -349,7 +369,12 @@ def failures_of_pytest(output: str) -> list[str]:
     return [f"{name}\n{in_short(text)}" for name, text in blocks]
 
 
+built: set[str] = set()  # whole builds of this run, in which a later lane has nothing to build
+
+
 def build(target: Build, jobs: int, targets: tuple[str, ...]) -> bool:
+    if target.name in built:
+        return True
     configure = ["cmake", "-S", ".", "-B", str(target.path), "-DSHMCOLL_TESTS=ON"]
     configure += [*target.options, f"-DPython3_EXECUTABLE={sys.executable}"]
     status, _ = run([*configure, "--log-level=WARNING"])
@@ -357,6 +382,8 @@ def build(target: Build, jobs: int, targets: tuple[str, ...]) -> bool:
         command = ["cmake", "--build", str(target.path), "-j", str(jobs)]
         command += ["--target", *targets] if targets else []
         status, _ = run([*command, "--", "--quiet"])
+    if status == 0 and not targets:
+        built.add(target.name)
     return status == 0
 
 
@@ -392,7 +419,7 @@ def run_ctest(lane: Lane, jobs: int, only: str) -> Result:
         report.unlink(missing_ok=True)
         command += ["--output-junit", str(report)]
     more = lane.build.environment
-    if lane.build is DEV and not lane.alone:
+    if lane.build.name == DEV.name and not lane.alone:
         more = {**more, **KEPT_MEMORY}
     status, output = run(command, more, lane.background)
     totals = re.findall(r"^\d+% tests passed.*$", output, re.M)
@@ -460,16 +487,17 @@ def run_lane(lane: Lane, jobs: int, only: str) -> Result:
 
 
 def run_lanes(lanes: Sequence[Lane], jobs: int, only: str) -> list[Result]:
-    """Runs lanes in their order. Where there are lanes that wait, those that compute run in the background:
-    they begin with the first lane that waits, and end before one that is alone."""
-    computing = [lane for lane in lanes if lane.computes and any(other.waits for other in lanes)]
+    """Runs lanes in their order. Where there are lanes that leave the CPU idle, those that compute run in
+    the background: they begin with the first of these, and end before one that is alone."""
+    idle = [lane for lane in lanes if lane.waits or lane.calm]
+    computing = [lane for lane in lanes if lane.computes and idle]
     begun: list[concurrent.futures.Future[Result]] = []
     results: list[Result] = []
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         for lane in lanes:
             if lane in computing:
                 continue
-            if lane.waits and not begun:
+            if lane in idle and not begun:
                 background = [dataclasses.replace(one, background=True) for one in computing]
                 begun = [pool.submit(run_lane, one, jobs, only) for one in background]
             if lane.alone:

@@ -15,7 +15,6 @@ import pytest
 import ranks
 
 SCRIPT = Path(__file__).with_name("exit_ranks.py")
-ROUNDS = 5  # of two ranks: more than 100 exits in all ways together
 LIMIT_S = 600  # a busy machine took more than 300
 
 CODES = {
@@ -63,13 +62,14 @@ def processes_of(directory: Path) -> list[str]:
 
 
 @pytest.mark.timeout(LIMIT_S + 20)
-def test_a_process_that_ends_without_destroy_ends_clean(tmp_path: Path) -> None:
-    """In all ways, of one process: an import of torch takes longer than the ten exits of a way."""
-    endings = end_ranks(SCRIPT, tmp_path, ROUNDS, list(CODES))
+@pytest.mark.parametrize("rounds", [2, pytest.param(5, marks=pytest.mark.long)])
+def test_a_process_that_ends_without_destroy_ends_clean(rounds: int, tmp_path: Path) -> None:
+    """In all ways, of one process: an import of torch takes longer than the exits of a way."""
+    endings = end_ranks(SCRIPT, tmp_path, rounds, list(CODES))
     assert processes_of(tmp_path) == []
     assert ranks.leftovers() == []
     assert collections.Counter(ended["way"] for ended in endings) == dict.fromkeys(
-        CODES, 2 * ROUNDS
+        CODES, 2 * rounds
     )
     for ended in endings:
         assert ended["code"] == CODES[ended["way"]], ended

@@ -35,15 +35,19 @@ def campaign(
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-def test_survivors_of_40_kills_are_told_within_100_milliseconds(capsys: Any) -> None:
+@pytest.mark.parametrize("kills", [10, pytest.param(40, marks=pytest.mark.long)])
+def test_survivors_of_kills_are_told_within_100_milliseconds(kills: int, capsys: Any) -> None:
     every = kill_ranks.PHASES[kill_ranks.MAKING : kill_ranks.DONE]
-    campaign("kills", 1, 40, False, capsys, every)
+    campaign("kills", 1, kills, False, capsys, every)
 
 
 @pytest.mark.alone
 @pytest.mark.timeout(300)
-def test_a_rank_that_stops_meanwhile_changes_nothing_for_the_others(capsys: Any) -> None:
-    campaign("kills during a stop", 100000, 10, True, capsys)
+@pytest.mark.parametrize("kills", [4, pytest.param(10, marks=pytest.mark.long)])
+def test_a_rank_that_stops_meanwhile_changes_nothing_for_the_others(
+    kills: int, capsys: Any
+) -> None:
+    campaign("kills during a stop", 100000, kills, True, capsys)
 
 
 @pytest.mark.timeout(180)

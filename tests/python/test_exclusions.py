@@ -71,11 +71,15 @@ def test_a_part_of_the_tests_need_not_have_all(runner, tmp_path):
 def test_a_longer_lane_runs_what_a_default_lane_leaves_out(runner):
     left = [lane for lane in runner.DEFAULT_LANES if lane.without]
     assert left
-    longer = {lane.name: lane for lane in runner.LONG_LANES["sanitizers"]}
+    groups = (runner.LONG_LANES[name] for name in ("sanitizers", "long"))
+    longer = {lane.name: lane for lanes in groups for lane in lanes}
     for lane in left:
         longest = longer[lane.name]
         assert longest.build.environment.pop("SHMCOLL_TEST_FULL") == "1"
-        for folder in ("unit", "conformance", "cuda"):  # what the default lane builds, and the rest
+        # What the default lane builds, and the rest. That of programs has no test that is left out.
+        for folder in (
+            ("unit", "conformance", "cuda") if "slice" in lane.labels else ("conformance",)
+        ):
             assert re.search(longest.labels, folder) and re.search(
                 longest.labels, f"{folder}-slice"
             )
@@ -86,9 +90,10 @@ def test_a_longer_lane_runs_the_marked_tests_that_a_default_lane_leaves_out(runn
     longer = [lane for lanes in runner.LONG_LANES.values() for lane in lanes]
     left = [lane for lane in runner.DEFAULT_LANES if any("not long" in one for one in lane.options)]
     assert left
-    for folder in {folder for lane in left for folder in lane.files} - {"tests/proc"}:
-        takes = [lane.options in ((), ("-m=long",)) for lane in longer if lane.files == (folder,)]
-        assert any(takes), folder
+    both = {("-m=long and alone",), ("-m=long and not alone",)}
+    for folder in {folder for lane in left for folder in lane.files}:
+        takes = {lane.options for lane in longer if lane.files == (folder,)}
+        assert takes & {(), ("-m=long",)} or both <= takes, folder
 
 
 def test_a_part_of_a_lane_has_its_name(runner):
@@ -109,7 +114,7 @@ def order_of(runner, monkeypatch, lanes):
         if lane.background:
             assert waited.wait(10)
         said.append(f"{lane.name} ends")
-        if lane.waits:
+        if lane.name == "waits":
             waited.set()
         return runner.Result(lane.name, True, 1.0, "", [])
 
@@ -119,10 +124,11 @@ def order_of(runner, monkeypatch, lanes):
     return said
 
 
+@pytest.mark.parametrize("how", ["waits", "calm"])
 def test_a_lane_that_computes_runs_while_others_wait_and_never_beside_one_that_is_alone(
-    runner, monkeypatch
+    runner, monkeypatch, how
 ):
-    models, waits = runner.Lane("models", computes=True), runner.Lane("waits", waits=True)
+    models, waits = runner.Lane("models", computes=True), runner.Lane("waits", **{how: True})
     first, alone = runner.Lane("first"), runner.Lane("alone", alone=True)
     said = order_of(runner, monkeypatch, [models, first, waits, alone])
     assert said[:2] == ["first begins", "first ends"]
