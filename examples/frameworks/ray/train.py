@@ -29,7 +29,7 @@ def train():
     report({**model.module.state_dict(), "loss": loss.detach()}, dist.get_rank())
 
 
-ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False)
+ray.init(num_cpus=3, include_dashboard=False)
 trainer = TorchTrainer(
     train,
     torch_config=TorchConfig(backend=backend),
