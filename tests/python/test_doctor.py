@@ -194,13 +194,53 @@ ROWS: dict[str, tuple[Files, dict[str, Any], str, str, str, str]] = {
         *(
             "CPU quota",
             FAIL,
-            "0.5 CPUs (/sys/fs/cgroup/other) for 2 running ranks (process 500, 501)",
+            "0.5 CPUs (/sys/fs/cgroup/other) for 2 running ranks (processes 500, 501)",
         ),
         "docker run --cpus=2",
     ),
     "few CPUs": (
         *({}, {"cpus": frozenset((2, 3))}),
         *("CPUs", WARN, "2 CPUs may be used (2-3) by 4 ranks", "2 ranks"),
+    ),
+    "more running ranks than CPUs": (
+        {f"proc/{pid}/status": "Cpus_allowed_list:\t0-7\n" for pid in range(500, 509)},
+        {"running": [RunningRank("0", rank, 500 + rank) for rank in range(9)]},
+        "CPUs",
+        WARN,
+        "8 CPUs may be used (0-7) by 9 running ranks (processes 500, 501, 502, 503, ...): ranks that",
+        "8 ranks",
+    ),
+    "a process in two groups is one rank": (
+        {f"proc/{pid}/status": "Cpus_allowed_list:\t0-7\n" for pid in range(500, 505)},
+        {"running": [RunningRank(name, pid, 500 + pid) for pid in range(5) for name in "01"]},
+        *("CPUs", OK, "8 CPUs may be used (0-7) by 5 running ranks (processes 500, ", ""),
+    ),
+    "fewer running ranks than CPUs": (
+        {"proc/500/status": "Cpus_allowed_list:\t0-7\n"},
+        {"running": [RunningRank("0", 0, 500)]},
+        *("CPUs", OK, "8 CPUs may be used (0-7) by 4 ranks", ""),
+    ),
+    "running ranks on few CPUs of many": (
+        {f"proc/{pid}/status": "Cpus_allowed_list:\t2-3\n" for pid in (500, 501, 502)},
+        {"running": [RunningRank("0", rank, 500 + rank) for rank in range(3)]},
+        "CPUs",
+        WARN,
+        "2 CPUs may be used (2-3) by 3 running ranks (processes 500, 501, 502): ranks that share",
+        "2 ranks",
+    ),
+    "running ranks on CPUs that are not there": (
+        {f"proc/{pid}/status": "Cpus_allowed_list:\t0-127\n" for pid in range(500, 509)},
+        {"running": [RunningRank("0", rank, 500 + rank) for rank in range(9)]},
+        *("CPUs", WARN, "8 CPUs may be used (0-7) by 9 running ranks", "8 ranks"),
+    ),
+    "running ranks on other CPUs": (
+        {f"proc/{pid}/status": "Cpus_allowed_list:\t0-7\n" for pid in range(500, 503)},
+        {
+            "ranks": 2,
+            "cpus": frozenset((0, 1)),
+            "running": [RunningRank("0", rank, 500 + rank) for rank in range(3)],
+        },
+        *("CPUs", OK, "2 CPUs may be used (0-1) by 2 ranks", ""),
     ),
     "bound together": (
         {f"proc/{pid}/status": "Cpus_allowed_list:\t3\n" for pid in (500, 501)},

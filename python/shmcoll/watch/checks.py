@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -193,7 +193,7 @@ def check_quota(root: Path, numbers: Numbers) -> Iterator[Verdict]:
     if cpus is None:
         yield Verdict("CPU quota", OK, "none")
     else:
-        yield _judge_quota(root, cpus, own, numbers.ranks, "ranks")
+        yield _judge_quota(root, cpus, own, numbers.ranks)
     # Running ranks may be in a container, and this command on its host.
     elsewhere: dict[Path, tuple[float, set[int]]] = {}
     for pid in {one.pid for one in numbers.running}:
@@ -201,16 +201,13 @@ def check_quota(root: Path, numbers: Numbers) -> Iterator[Verdict]:
         if cpus is not None and place != own:
             elsewhere.setdefault(place, (cpus, set()))[1].add(pid)
     for place, (cpus, pids) in sorted(elsewhere.items()):
-        shown = ", ".join(map(str, sorted(pids)[:_PIDS_SHOWN])) + ", ..." * (
-            len(pids) > _PIDS_SHOWN
-        )
-        what = f"running ranks (process {shown})"
-        yield _judge_quota(root, cpus, place, len(pids), what)
+        yield _judge_quota(root, cpus, place, pids)
 
 
-def _judge_quota(root: Path, cpus: float, place: Path, ranks: int, what: str) -> Verdict:
-    used_up = quota.used_up(place)
-    text = f"{cpus:g} CPUs ({quota.shown(root, place)}) for {ranks} {what}"
+def _judge_quota(root: Path, cpus: float, place: Path, who: int | Set[int]) -> Verdict:
+    """who: so many ranks, or the processes of running ones."""
+    used_up, ranks = quota.used_up(place), who if isinstance(who, int) else len(who)
+    text = f"{cpus:g} CPUs ({quota.shown(root, place)}) for {_ranks_text(who)}"
     if used_up:
         text += f", used up in {used_up:.0%} of the periods so far"
     if ranks > cpus:
@@ -222,15 +219,44 @@ def _judge_quota(root: Path, cpus: float, place: Path, ranks: int, what: str) ->
     return Verdict("CPU quota", OK, text)
 
 
+def _ranks_text(who: int | Set[int]) -> str:
+    """Of so many ranks, or of the processes of running ones."""
+    if isinstance(who, int):
+        return f"{who} rank{'s' * (who != 1)}"
+    shown = ", ".join(map(str, sorted(who)[:_PIDS_SHOWN])) + ", ..." * (len(who) > _PIDS_SHOWN)
+    many = len(who) != 1
+    return f"{len(who)} running rank{'s' * many} (process{'es' * many} {shown})"
+
+
 def check_affinity(root: Path, numbers: Numbers) -> Iterator[Verdict]:
-    count, shown = len(numbers.cpus), list_text(numbers.cpus)
-    text = f"{count} CPUs may be used ({shown}) by {numbers.ranks} ranks"
-    if numbers.ranks > count:
-        text += ": ranks that share a CPU wait for the scheduler, for milliseconds in some calls"
-        yield Verdict("CPUs", WARN, text, f"taskset -c, docker run --cpuset-cpus; or {count} ranks")
-    else:
-        yield Verdict("CPUs", OK, text)
+    places: dict[frozenset[int], set[int]] = defaultdict(set)  # pids by the CPUs they may use
+    for pid in {one.pid for one in numbers.running}:
+        places[_cpus_of(root, pid) or numbers.cpus].add(pid)
+    here = {pid for cpus, pids in places.items() if cpus <= numbers.cpus for pid in pids}
+    yield _judge_cpus(numbers.cpus, here if len(here) > numbers.ranks else numbers.ranks)
+    for cpus, pids in sorted(places.items(), key=lambda place: sorted(place[0])):
+        # _bound_together names those that have one CPU.
+        if cpus != numbers.cpus and len(pids) > len(cpus) > 1:
+            yield _judge_cpus(cpus, pids)
     yield from _bound_together(root, numbers)
+
+
+def _cpus_of(root: Path, pid: int) -> frozenset[int]:
+    """The CPUs that a process may use. Its list may name some that the machine does not have."""
+    online = parse_list(machine.read(root / "sys/devices/system/cpu/online"))
+    allowed = parse_list(machine.status_of(root, pid).get("Cpus_allowed_list", ""))
+    return frozenset(allowed).intersection(online or allowed)
+
+
+def _judge_cpus(cpus: frozenset[int], who: int | Set[int]) -> Verdict:
+    ranks = who if isinstance(who, int) else len(who)
+    text = f"{len(cpus)} CPUs may be used ({list_text(cpus)}) by {_ranks_text(who)}"
+    if ranks <= len(cpus):
+        return Verdict("CPUs", OK, text)
+    text += ": ranks that share a CPU wait for the scheduler, for milliseconds in some calls"
+    return Verdict(
+        "CPUs", WARN, text, f"taskset -c, docker run --cpuset-cpus; or {len(cpus)} ranks"
+    )
 
 
 def _bound_together(root: Path, numbers: Numbers) -> Iterator[Verdict]:
