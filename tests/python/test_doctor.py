@@ -18,7 +18,7 @@ import pytest
 
 from tools import run_and_look_at_modules
 from trees import GPU, NAMESPACE, SHM_MOUNT, TREE, plant, process
-from shmcoll.watch import checks, doctor, gpu_links, machine, trial
+from shmcoll.watch import checks, doctor, gpu_links, load, machine, trial
 from shmcoll.watch.checks import FAIL, INFO, OK, WARN, Numbers, RunningRank, Verdict
 from shmcoll.watch.gpu_links import Links
 from shmcoll.watch.trial import Trial
@@ -40,6 +40,7 @@ FIT = Numbers(
     ranks=4,
     cpus=frozenset(range(8)),
     shm_free=GIB,
+    others=0.2,
     trial=MET,
     calls={"process_vm_readv": "ok", "membarrier": "ok"},
     installations=("site-packages",),
@@ -247,6 +248,25 @@ ROWS: dict[str, tuple[Files, dict[str, Any], str, str, str, str]] = {
         {"running": [RunningRank("0", rank, 500 + rank) for rank in range(2)]},
         *("CPUs", WARN, 'ranks 0, 1 of the running group "0" are all bound to CPU 3', "501"),
     ),
+    "quiet": (
+        *({"proc/loadavg": "0.30 0.20 0.10 1/200 4321\n"}, {}),
+        *("load", OK, "other processes use 0.2 of 8 CPUs; load average 0.30", ""),
+    ),
+    "others take the CPUs": (
+        {"proc/loadavg": "18.41 9.20 5.10 9/200 4321\n"},
+        {"others": 5.3},
+        *("load", WARN, "other processes use 5.3 of 8 CPUs, and 4 ranks need 4", "top"),
+    ),
+    "others take the CPUs of running ranks": (
+        {},
+        {"others": 3.1, "running": [RunningRank("0", rank, 500 + rank) for rank in range(6)]},
+        *("load", WARN, "use 3.1 of 8 CPUs, and 6 ranks need 6", "top"),
+    ),
+    "others leave enough CPUs": ({}, {"others": 3.9}, "load", OK, "use 3.9 of 8 CPUs", ""),
+    "others take little": (
+        *({}, {"others": 0.4, "cpus": frozenset((2, 3))}),
+        *("load", OK, "use 0.4 of 2 CPUs", ""),
+    ),
     "yama": (
         *({"proc/sys/kernel/yama/ptrace_scope": "1\n"}, {}),
         *("tracing", INFO, "ancestors alone", "sysctl kernel.yama.ptrace_scope=0"),
@@ -412,6 +432,50 @@ def test_a_file_that_a_process_has_open_is_no_remain(tmp_path: Path) -> None:
     (root / "proc/9/fd").mkdir(parents=True)
     (root / "proc/9/fd/4").symlink_to(f"/dev/shm/{NAME}")
     assert [one.state for one in machine.remains(root)] == ["alive"]
+
+
+def used(*ticks: int) -> str:
+    """The text of /proc/stat whose CPU n has been busy so long, of 100 ticks each."""
+    lines = ["cpu  1 1 1 1 1 1 1 1 0 0"]
+    lines += [f"cpu{cpu} {n} 0 0 {100 - n} 0 0 0 0 7 0" for cpu, n in enumerate(ticks)]
+    return "\n".join([*lines, "intr 5 5"])
+
+
+def worked(ticks: int) -> str:
+    """The text of /proc/PID/stat of a process that has run so long."""
+    words = process(5).split()
+    return " ".join([*words[:14], str(ticks - 2), "2", *words[16:]])
+
+
+IDLE = "cpu0 0 0 0 0 0 0 0 0 0 0\ncpu1 0 0 0 0 0 0 0 0 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("cpus", "after", "others"),
+    [
+        ((0, 1), {"proc/stat": used(100, 80), "proc/500/stat": worked(52)}, 1.3),
+        ((0, 1), {"proc/stat": used(100, 80)}, 1.8),  # the rank slept
+        ((1,), {"proc/stat": used(100, 80)}, 0.8),
+        ((0, 1), {"proc/stat": used(30, 0), "proc/500/stat": worked(90)}, 0.0),
+        ((0, 1), {"proc/stat": used(100, 80), "proc/500/stat": None}, 1.8),  # it has ended
+        ((0, 1), {}, None),  # no tick has passed
+        ((0, 1), {"proc/stat": None}, None),
+        ((4,), {"proc/stat": used(100, 80)}, None),  # a CPU of which it says nothing
+    ],
+)
+def test_what_other_processes_use_is_what_the_running_ranks_do_not(
+    cpus: tuple[int, ...], after: Files, others: float | None, tmp_path: Path
+) -> None:
+    root = plant(tmp_path, {"proc/stat": IDLE, "proc/500/stat": worked(2)})
+    found = load.of_others(root, cpus, [500, 501], lambda: plant(root, after))
+    assert found == (others if others is None else pytest.approx(others))
+
+
+def test_the_load_of_this_machine_is_measured_in_a_moment() -> None:
+    cpus = os.sched_getaffinity(0)
+    found = load.of_others(Path("/"), cpus, [os.getpid()])
+    assert found is None or 0 <= found <= len(cpus)
+    assert load.SAMPLE_S <= 0.2
 
 
 # ---- the driver ----

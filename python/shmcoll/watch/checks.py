@@ -24,6 +24,7 @@ _FIRST_PER_RANK = 64 * _KIB  # more than any world needs before its first large 
 _PROCESSES_PER_RANK = 8  # itself, its threads, some workers
 _PAIRS_SHOWN = 4
 _PIDS_SHOWN = 4
+_WORTH_SAYING = 0.5  # CPUs that other processes use
 _OLDEST_DRIVER = 525  # the first one with CUDA 12.0
 
 
@@ -50,6 +51,9 @@ class Numbers:
     cpus: frozenset[int]  # that this process may use
     shm_free: int | None = None  # bytes of /dev/shm; None: no such folder
     shm_writable: bool = True
+    others: float | None = (
+        None  # CPUs of these that other processes than ranks use; None: not known
+    )
     trial: Trial | None = None  # None: not tried
     calls: Mapping[str, str] = field(
         default_factory=dict
@@ -274,6 +278,21 @@ def _bound_together(root: Path, numbers: Numbers) -> Iterator[Verdict]:
             yield Verdict("CPUs", WARN, text, f"taskset -acp OTHER_CPU {pid}")
 
 
+def check_load(root: Path, numbers: Numbers) -> Iterator[Verdict]:
+    others, count = numbers.others, len(numbers.cpus)
+    if others is None:
+        return
+    text = f"other processes use {others:.1f} of {count} CPUs"
+    average = machine.read(root / "proc/loadavg").split()
+    more = f"; load average {average[0]}" if average else ""
+    ranks = max(numbers.ranks, len({one.pid for one in numbers.running}))
+    if others < _WORTH_SAYING or others + ranks <= count:
+        yield Verdict("load", OK, text + more)
+        return
+    text += f", and {_ranks_text(ranks)} need{'s' * (ranks == 1)} {ranks}{more}"
+    yield Verdict("load", WARN, text, "top shows which; stop them, or start fewer ranks")
+
+
 # ---- what the kernel allows ----
 
 
@@ -487,6 +506,7 @@ CHECKS: tuple[Check, ...] = (
     check_memory,
     check_quota,
     check_affinity,
+    check_load,
     check_tracing,
     check_kernel,
     check_limits,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from shmcoll.bench import machine as bench_machine
 from shmcoll.bench.topology import read as read_topology
-from shmcoll.watch import board, gpu_links, machine
+from shmcoll.watch import board, gpu_links, load, machine
 from shmcoll.watch.checks import FAIL, OK, WARN, Numbers, RunningRank, Verdict, run
 from shmcoll.watch.groups import Group, gather
 from shmcoll.watch.parser import EXIT_USAGE, Parser
@@ -84,17 +84,21 @@ def _ranks(text: str) -> int:
 
 def _numbers(options: argparse.Namespace) -> Numbers:
     before = machine.read(_ROOT / "proc/stat")
-    groups = gather(board.look())
+    running = _running(gather(board.look()))
+    cpus = frozenset(os.sched_getaffinity(0))
+    # Before two ranks meet: their processes are no load of others.
+    others = load.of_others(_ROOT, cpus, {one.pid for one in running})
     ranks = options.nproc or min(8, max(2, bench_machine.usable_cpus()))
     return Numbers(
         ranks=ranks,
-        cpus=frozenset(os.sched_getaffinity(0)),
+        cpus=cpus,
         shm_free=_shm_free(),
         shm_writable=os.access("/dev/shm", os.W_OK | os.X_OK),
+        others=others,
         trial=None if options.no_torch else attempt(),
         calls=kernel_calls(),
         links=gpu_links.ask() if machine.gpus(_ROOT) else None,
-        running=_running(groups),
+        running=running,
         installations=installations(sys.path),
         variables={k: v for k, v in os.environ.items() if k.startswith("SHMCOLL_")},
         tools=frozenset(name for name in _TOOLS if machine.find_tool(name)),
