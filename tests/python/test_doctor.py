@@ -59,6 +59,9 @@ def without_torch(**found: Any) -> Trial:
     return trial.judge({"executable": "py", **found}, 1, True, "", 120)
 
 
+LIMITS_WITH_CORE = (
+    "Limit\nMax core file size        unlimited            unlimited            bytes\n"
+)
 SCATTER = "seccomp filter kills"
 Files = dict[str, "str | None"]
 # name: files that differ, numbers that differ, the verdict's check, state, part of its text, part of its fix
@@ -319,6 +322,20 @@ ROWS: dict[str, tuple[Files, dict[str, Any], str, str, str, str]] = {
         *({"proc/sys/kernel/core_pattern": "|/usr/share/apport/apport %p\n"}, {}),
         *("core dumps", INFO, "into a program (|/usr/share/apport/apport)", "ulimit -c 0"),
     ),
+    "core dumps in the working directory": (
+        {
+            "proc/self/limits": LIMITS_WITH_CORE,
+            "proc/sys/kernel/core_pattern": "core.%p\n",
+        },
+        *({}, "core dumps", INFO, "a file (core.%p, in the rank's working directory)", ""),
+    ),
+    "core dumps in a folder": (
+        {
+            "proc/self/limits": LIMITS_WITH_CORE,
+            "proc/sys/kernel/core_pattern": "/var/cores/core.%p\n",
+        },
+        *({}, "core dumps", INFO, "a file (/var/cores/core.%p). The", ""),
+    ),
     "nodes": ({}, {}, "NUMA", INFO, "2 NUMA nodes", "--numa-binding"),
     "steal": (
         *({"proc/stat": "cpu  100 0 100 700 0 0 0 100 0 0\n"}, {}),
@@ -391,6 +408,10 @@ def test_a_fit_machine_has_no_warning_and_an_empty_one_no_traceback(tmp_path: Pa
     (tmp_path / "empty").mkdir()
     empty = checks.run(tmp_path / "empty", Numbers(2, frozenset((0,))))
     assert {one.check for one in empty} >= {"/dev/shm", "memory", "tools", "NUMA"}
+
+
+def test_without_core_dumps_there_is_no_line_about_them(tmp_path: Path) -> None:
+    assert not [one for one in checks.run(plant(tmp_path, TREE), FIT) if one.check == "core dumps"]
 
 
 def segment(pid: int, started: int, namespace: int) -> bytes:

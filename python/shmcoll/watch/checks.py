@@ -376,8 +376,11 @@ def _core_dumps(root: Path, found: Mapping[str, int | None]) -> Iterator[Verdict
     writes = pattern.startswith("|") or found.get("Max core file size", 0) != 0
     if pattern and writes:
         where = "a program" if pattern.startswith("|") else "a file"
+        place = pattern.split()[0]
+        if pattern[0] not in "|/":
+            place += ", in the rank's working directory"
         text = (
-            f"a crash writes a core dump into {where} ({pattern.split()[0]}). The other ranks see it "
+            f"a crash writes a core dump into {where} ({place}). The other ranks see it "
             "after 50 ms; the process and its memory stay until the dump is written"
         )
         yield Verdict("core dumps", INFO, text, "ulimit -c 0 for ranks with much memory")
