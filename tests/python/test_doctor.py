@@ -414,6 +414,43 @@ def test_without_core_dumps_there_is_no_line_about_them(tmp_path: Path) -> None:
     assert not [one for one in checks.run(plant(tmp_path, TREE), FIT) if one.check == "core dumps"]
 
 
+@pytest.mark.parametrize("variables", [{}, {"SHMCOLL_SEGMENT": "named"}])
+def test_a_full_shm_names_its_three_largest_files(
+    variables: dict[str, str], tmp_path: Path
+) -> None:
+    root = plant(tmp_path, {**TREE, "proc/7/stat": process(5)})
+    names = ("torch_700_389_0", "torch_7_389_0", "data/big", "small", "empty")
+    for mib, name in zip((3, 2, 4, 1, 0), names):
+        path = root / "dev/shm" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(os.urandom(mib << 20))
+    (root / "dev/shm/link").symlink_to(root / "dev/shm/data/big")
+    full = dataclasses.replace(FIT, shm_free=1 << 20, variables=variables)
+    found = verdict_of(root, full, "/dev/shm", "largest files")
+    sizes = [checks.size((root / "dev/shm" / one).stat().st_blocks * 512) for one in names]
+    assert found.state == INFO and found.text == (
+        f"the largest files: /dev/shm/data/big ({sizes[2]}), /dev/shm/torch_700_389_0 "
+        f"({sizes[0]}; no process 700 here), /dev/shm/torch_7_389_0 ({sizes[1]})"
+    )
+    # What is wrong with /dev/shm there is not its size.
+    read_only = {"proc/self/mountinfo": SHM_MOUNT.replace("rw,nosuid", "ro")}
+    for other, numbers in ((read_only, full), ({}, FIT)):
+        said = checks.run(plant(root, {**TREE, **other}), numbers)
+        assert not [one for one in said if "largest" in one.text], said
+
+
+def test_the_name_of_a_file_is_printed_without_what_a_terminal_obeys(tmp_path: Path) -> None:
+    root = plant(tmp_path, {**TREE, "dev/shm/\x1b[2J\n\udcff": "text" * 2000})
+    full = dataclasses.replace(FIT, shm_free=1 << 20)
+    said = verdict_of(root, full, "/dev/shm", "the largest files: /dev/shm/?[2J?")
+    assert said.text.isprintable() and said.text.encode(), said
+
+
+def test_a_full_shm_without_files_names_none(tmp_path: Path) -> None:
+    said = checks.run(plant(tmp_path, TREE), dataclasses.replace(FIT, shm_free=1 << 20))
+    assert not [one for one in said if "largest" in one.text], said
+
+
 def segment(pid: int, started: int, namespace: int) -> bytes:
     header = (0x006C6C6F636D6873).to_bytes(8, "little").ljust(4096, b"\0")
     return header + b"".join(

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -12,6 +13,7 @@ from pathlib import Path
 from shmcoll.bench.machine import boost, governor, group_levels, tightest_memory, tightest_quota
 from shmcoll.bench.topology import list_text, parse_list
 from shmcoll.watch import machine, quota
+from shmcoll.watch.board import printable
 from shmcoll.watch.gpu_links import Links
 from shmcoll.watch.trial import Trial
 
@@ -24,6 +26,8 @@ _FIRST_PER_RANK = 64 * _KIB  # more than any world needs before its first large 
 _PROCESSES_PER_RANK = 8  # itself, its threads, some workers
 _PAIRS_SHOWN = 4
 _PIDS_SHOWN = 4
+_FILES_SHOWN = 3
+_PID_IN_NAME = re.compile(r"/torch_(\d+)_\w+$")  # of torch's DataLoader workers
 _WORTH_SAYING = 0.5  # CPUs that other processes use
 _OLDEST_DRIVER = 525  # the first one with CUDA 12.0
 
@@ -141,29 +145,47 @@ def check_registered(root: Path, numbers: Numbers) -> Iterator[Verdict]:
 
 
 def check_shm(root: Path, numbers: Numbers) -> Iterator[Verdict]:
+    ranks, need = numbers.ranks, whole_need(numbers.ranks)
     problem = _shm_problem(root, numbers)
+    short = not problem and (numbers.shm_free or 0) < need
+    if short:
+        problem = f"{size(numbers.shm_free or 0)} free in /dev/shm, and {ranks} ranks need up to {size(need)}"
+    yield _judge_shm(root, numbers, problem)
+    largest = machine.largest_files(root, "/dev/shm", _FILES_SHOWN) if short else []
+    if largest:  # on a line of its own, which no bug report shows: names may be private
+        text = "the largest files: " + ", ".join(_file_text(root, one) for one in largest)
+        yield Verdict("/dev/shm", INFO, text, "ls -l /dev/shm; rm what nothing uses any more")
+
+
+def _judge_shm(root: Path, numbers: Numbers, problem: str) -> Verdict:
     ranks, need = numbers.ranks, whole_need(numbers.ranks)
     if not problem:
         text = (
             f"{size(numbers.shm_free or 0)} free; {ranks} ranks need {size(first_need(ranks))} at most, "
             f"{size(need)} with large operations"
         )
-        yield Verdict("/dev/shm", OK, text)
-        return
+        return Verdict("/dev/shm", OK, text)
     form = numbers.variables.get("SHMCOLL_SEGMENT", "auto")
     if form in ("named", "unnamed"):
         fix = "unset SHMCOLL_SEGMENT: a memfd then takes over"
-        yield Verdict("/dev/shm", FAIL, f"{problem}, and SHMCOLL_SEGMENT={form} asks for it", fix)
-        return
+        return Verdict("/dev/shm", FAIL, f"{problem}, and SHMCOLL_SEGMENT={form} asks for it", fix)
     more = "" if form == "memfd" else "; a memfd takes over, and only DataLoader workers suffer"
     fix = "docker run --shm-size=1g; kubernetes: an emptyDir of medium Memory at /dev/shm"
     if not machine.in_container(root):
         fix = "mount -o remount,size=1g /dev/shm" if numbers.shm_free is not None else ""
-    yield Verdict("/dev/shm", WARN, problem + more, fix)
+    return Verdict("/dev/shm", WARN, problem + more, fix)
+
+
+def _file_text(root: Path, file: tuple[str, int]) -> str:
+    path, count = file
+    owner = _PID_IN_NAME.search(path)
+    dead = owner is not None and not machine.stat_of(root, int(owner[1]))
+    shown = printable(os.fsencode(path))
+    return f"{shown} ({size(count)}{f'; no process {owner[1]} here' if owner and dead else ''})"
 
 
 def _shm_problem(root: Path, numbers: Numbers) -> str:
-    """Why files there cannot be used, or ""."""
+    """Why no file there can be used, or ""."""
     mount = machine.mount_of(root, "/dev/shm")
     if numbers.shm_free is None:
         return "there is no /dev/shm"
@@ -171,9 +193,6 @@ def _shm_problem(root: Path, numbers: Numbers) -> str:
         return f"/dev/shm is not memory but {mount.kind if mount else 'a plain folder'}"
     if "ro" in mount.options or not numbers.shm_writable:
         return "/dev/shm cannot be written"
-    need = whole_need(numbers.ranks)
-    if numbers.shm_free < need:
-        return f"{size(numbers.shm_free)} free in /dev/shm, and {numbers.ranks} ranks need up to {size(need)}"
     return ""
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -159,6 +160,21 @@ def find_tool(name: str) -> str | None:
     """The program's path: on PATH, or where this Python's own programs are."""
     own = os.path.dirname(sys.executable)
     return shutil.which(name) or shutil.which(name, path=own)
+
+
+def largest_files(root: Path, place: str, most: int) -> list[tuple[str, int]]:
+    """The files below that folder that take most, each with its bytes; none that takes nothing."""
+    found = []
+    for folder, _, names in os.walk(root / place.lstrip("/")):
+        for path in (Path(folder, name) for name in names):
+            try:
+                about = path.lstat()
+            except OSError:
+                continue
+            # Not st_size: a file may have holes.
+            if stat.S_ISREG(about.st_mode) and about.st_blocks:
+                found.append((f"/{path.relative_to(root)}", about.st_blocks * 512))
+    return sorted(found, key=lambda file: (-file[1], file[0]))[:most]
 
 
 # ---- processes ----
