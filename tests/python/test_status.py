@@ -242,25 +242,41 @@ QUOTAS = {  # files of a control group, and what is said of half a CPU
         "sys/fs/cgroup/job/cpu.stat": "nr_periods 50\nnr_throttled 2\n",
     },
 }
+QUOTAS["one rank"] = QUOTAS["v2"]
 
 
+@pytest.mark.parametrize("late", [True, False], ids=["a late rank", "none is in a call"])
 @pytest.mark.parametrize("form", QUOTAS)
-def test_a_rank_that_others_wait_for_and_that_a_cpu_quota_holds_back(
-    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_ranks_that_a_cpu_quota_holds_back(
+    form: str,
+    late: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """The group says it once, whatever its ranks do at the moment of the look."""
+
     def body(rank: Rank) -> None:
         rank.init()
-        if rank.rank == 1:
+        dist.barrier()
+        if not late or rank.rank == 1:
             wait_for_release(rank)
         dist.barrier()
 
+    def there(code: int, said: dict[str, Any]) -> bool:
+        ranks = said["groups"][0]["ranks"]
+        idle = [each["number"] == 1 and not each["in_call"] for each in ranks]
+        return ranks[0]["waits_for"] == [1] if late else idle == [True, True]
+
     def look(run: Run) -> Answer:
-        for pid in run.pids.values():
-            files = {name.replace("PID", str(pid)): text for name, text in QUOTAS[form].items()}
+        held = QUOTAS[form]
+        for rank, pid in run.pids.items():
+            files = {name.replace("PID", str(pid)): text for name, text in held.items()}
+            if form == "one rank" and rank == 0:
+                files = {f"proc/{pid}/cgroup": "0::/elsewhere\n"}
             plant(tmp_path, files)
         monkeypatch.setattr(quota, "ROOT", tmp_path)
-        waits = lambda code, said: said["groups"][0]["ranks"][0]["waits_for"] == [1]  # noqa: E731
-        look_until(run.pids, waits)
+        look_until(run.pids, there)
         pids = [str(pid) for pid in run.pids.values()]
         code = status_tool.main(["--json", *LATE, *pids])
         said = json.loads(capsys.readouterr().out)
@@ -271,16 +287,19 @@ def test_a_rank_that_others_wait_for_and_that_a_cpu_quota_holds_back(
     found: list[Answer] = []
     run(2, body, meanwhile=observe(look, found))
     ((_, said),) = found
-    waiting, late = said["groups"][0]["ranks"]
-    assert waiting["cpu_quota"] is None and "quota" not in waiting["text"]  # nobody waits for it
+    (group,) = said["groups"]
+    assert all("quota" not in each["text"] for each in group["ranks"])
+    lines = [line for line in said["lines"] if "quota" in line]
     if form == "wide":
-        assert late["cpu_quota"] is None and "quota" not in late["text"]
+        assert group["cpu_quotas"] == lines == []
         return
-    place = "/sys/fs/cgroup/job" if form == "v2" else "/sys/fs/cgroup/cpu/job"
-    assert late["cpu_quota"] == {"cpus": 0.5, "place": place, "used_up": 0.4}
-    sentence = f"its CPU quota (0.5 CPUs, {place}) was used up in 40% of the periods so far"
-    assert late["text"].endswith(f"; {sentence}")
-    assert [line.startswith("  rank 1  ") for line in said["lines"] if sentence in line] == [True]
+    place = "/sys/fs/cgroup/cpu/job" if form == "v1" else "/sys/fs/cgroup/job"
+    ranks, names = ([1], "rank 1") if form == "one rank" else ([0, 1], "rank 0, rank 1")
+    assert group["cpu_quotas"] == [{"cpus": 0.5, "place": place, "used_up": 0.4, "ranks": ranks}]
+    assert lines == [
+        f"  the CPU quota of {names} (0.5 CPUs, {place}) was used up in 40% of the periods so far"
+    ]
+    assert said["lines"].index(lines[0]) == 3  # the title and the ranks stand before it
 
 
 def test_a_cycle_over_two_groups_is_a_deadlock() -> None:

@@ -19,10 +19,11 @@ class Quota:
     place: str  # the control group's folder, as a user sees it
     used_up: float  # the part of the periods in which its processes had to stand still
 
-    def __str__(self) -> str:
+    def said(self, whose: str = "") -> str:
+        """ "CPU quota of rank 1 (...) was used up in 7% of the periods so far"."""
         return (
-            f"CPU quota ({self.cpus:g} CPUs, {self.place}) was used up in {self.used_up:.0%} of the "
-            "periods so far"
+            f"CPU quota{' of ' * bool(whose)}{whose} ({self.cpus:g} CPUs, {self.place}) was used up in "
+            f"{self.used_up:.0%} of the periods so far"
         )
 
 

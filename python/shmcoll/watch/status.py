@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 
 from shmcoll.watch import board, layout, quota, text, unseen
-from shmcoll.watch.blame import Culprit, Verdict, judge, waits
+from shmcoll.watch.blame import Culprit, Verdict, judge
 from shmcoll.watch.board import Device, Member, Snapshot
 from shmcoll.watch.groups import Group, end_json, gather
 from shmcoll.watch.parser import EXIT_USAGE
@@ -85,8 +85,8 @@ def _lines(
         return lines + text.nothing(options.pids)
     held = _held_back(groups)
     for index, group in enumerate(groups):
-        lines += [title(index, group), *_rank_lines(group, held)]
-        lines += group_verdict(group, options.late)
+        lines += [title(index, group), *_rank_lines(group)]
+        lines += _quota_lines(group, held) + group_verdict(group, options.late)
     return lines + verdict_lines(verdict)
 
 
@@ -104,24 +104,31 @@ def title(index: int, group: Group) -> str:
     return " · ".join(parts)
 
 
-def _rank_lines(group: Group, held: dict[int, Quota]) -> list[str]:
-    lines = []
-    for rank in range(group.world_size):
-        pid = group.pid(rank)
-        said = _said(group, rank, held)
-        lines.append(f"  {group.name_rank(rank)}  pid {pid or '?'}  {said}")
-    return lines
+def _rank_lines(group: Group) -> list[str]:
+    return [
+        f"  {group.name_rank(rank)}  pid {group.pid(rank) or '?'}  {_what(group, rank)}"
+        for rank in range(group.world_size)
+    ]
+
+
+def _quota_lines(group: Group, held: dict[int, Quota]) -> list[str]:
+    return [f"  the {each.said(text.ranks(group, ranks))}" for each, ranks in _quotas(group, held)]
 
 
 def _held_back(groups: list[Group]) -> dict[int, Quota]:
-    """The CPU quotas of processes that others wait for now, by pid."""
-    pids = {wait.waited_for for wait in waits(groups, 0) if wait.waited_for is not None}
-    return quota.of_each(quota.ROOT, pids) if pids else {}
+    """The CPU quotas that hold processes of the groups back, by pid."""
+    pids = {each.process.pid for group in groups for each in group.members.values()}
+    return quota.of_each(quota.ROOT, sorted(pids))
 
 
-def _said(group: Group, rank: int, held: dict[int, Quota]) -> str:
-    quota_of_rank = held.get(group.pid(rank) or 0)
-    return _what(group, rank) + (f"; its {quota_of_rank}" if quota_of_rank else "")
+def _quotas(group: Group, held: dict[int, Quota]) -> list[tuple[Quota, list[int]]]:
+    """The quotas that hold ranks of the group back, each one with its ranks."""
+    found: dict[str, tuple[Quota, list[int]]] = {}
+    for rank, member in sorted(group.members.items()):
+        of_rank = held.get(member.process.pid)
+        if of_rank:
+            found.setdefault(of_rank.place, (of_rank, []))[1].append(rank)
+    return list(found.values())
 
 
 def _what(group: Group, rank: int) -> str:
@@ -228,11 +235,11 @@ def _as_json(snapshot: Snapshot, groups: list[Group], verdict: Verdict) -> dict[
             for culprit in verdict.culprits
         ],
         "deadlock": [str(wait) for wait in verdict.cycle],
-        "groups": [_group_json(group, held) for group in groups],
+        "groups": [_group_json(group, _quotas(group, held)) for group in groups],
     }
 
 
-def _group_json(group: Group, held: dict[int, Quota]) -> dict[str, object]:
+def _group_json(group: Group, quotas: list[tuple[Quota, list[int]]]) -> dict[str, object]:
     failure = group.failure
     return {
         "name": group.name,
@@ -242,18 +249,18 @@ def _group_json(group: Group, held: dict[int, Quota]) -> dict[str, object]:
         "reason": failure.reason if failure else None,
         "found_by": failure.found_by if failure else None,
         "age_s": round(group.age_seconds, 6),
-        "ranks": [_rank_json(group, rank, held) for rank in range(group.world_size)],
+        "cpu_quotas": [{**dataclasses.asdict(each), "ranks": ranks} for each, ranks in quotas],
+        "ranks": [_rank_json(group, rank) for rank in range(group.world_size)],
     }
 
 
-def _rank_json(group: Group, rank: int, held: dict[int, Quota]) -> dict[str, object]:
-    member, quota_of_rank = group.members.get(rank), held.get(group.pid(rank) or 0)
+def _rank_json(group: Group, rank: int) -> dict[str, object]:
+    member = group.members.get(rank)
     facts: dict[str, object] = {
         "rank": rank,
         "global_rank": group.global_rank(rank),
         "pid": group.pid(rank),
-        "text": _said(group, rank, held),
-        "cpu_quota": dataclasses.asdict(quota_of_rank) if quota_of_rank else None,
+        "text": _what(group, rank),
         "ended": end_json(group.end_of(rank)),
     }
     if member is None:

@@ -192,7 +192,7 @@ def _straggler(group: Group, late: Lateness, rank: int) -> str:
     return (
         f'-> {group.name_rank(rank)} of "{group.name}" is last in {late.last[rank]:.0%} of '
         f"{late.calls} calls; the others wait {late.cost[rank]:.2f} s per second for it"
-    ) + "".join(f"; its {each}" for each in held.values())
+    ) + "".join(f"; its {each.said()}" for each in held.values())
 
 
 # ---- the other views ----
