@@ -131,6 +131,31 @@ def test_why_a_stack_is_refused(files: dict[str, str], text: str, tmp_path: Path
         )
 
 
+def test_a_process_that_has_no_group(tmp_path: Path) -> None:
+    (tmp_path / "py-spy").write_text(FAKE)
+    (tmp_path / "py-spy").chmod(0o755)
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            code, text = tool(process.pid, path=tmp_path)
+            assert code == 0, text
+            head, *stack = text.splitlines()
+            assert head == f"process {process.pid}: no group to be seen"
+            assert stack[0].startswith(f"  Thread {process.pid} (idle)"), text
+
+            process.send_signal(signal.SIGSTOP)
+            while machine.stat_of(Path("/"), process.pid)[0] != "T":
+                time.sleep(0.01)
+            code, text = tool(process.pid, path=tmp_path)
+            head = text.splitlines()[0]
+            assert head == f"process {process.pid}: no group to be seen; process: stopped"
+            assert "option --nonblocking" in text, text
+
+            code, text = tool(process.pid, path=tmp_path, REFUSED=process.pid)
+            assert code == 4 and "no stack: " in text, text
+        finally:
+            process.kill()
+
+
 def test_without_py_spy_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(stacks, "find_tool", lambda _: None)
     monkeypatch.setattr("shutil.which", lambda name: f"/usr/bin/{name}")

@@ -338,13 +338,23 @@ def test_a_group_that_is_being_made() -> None:
         dist.barrier()
 
     def look(run: Run) -> Answer:
-        return look_until(run.pids, lambda code, said: code == 2)
+        look_until(run.pids, lambda code, said: code == 2)
+        os.kill(run.pids[0], signal.SIGSTOP)
+        try:
+            stopped = (
+                lambda _, said: said["groups"][0]["ranks"][0]["process_state"] == "stopped"
+            )  # noqa: E731
+            return look_until(run.pids, stopped)
+        finally:
+            os.kill(run.pids[0], signal.SIGCONT)
 
     found: list[Answer] = []
     run(2, body, meanwhile=observe(look, found))
     ((_, said),) = found
     (group,) = said["groups"]
     assert group["state"] == "making" and group["ranks"][1]["text"] == "has not come"
+    text = group["ranks"][0]["text"]
+    assert re.fullmatch(r"waits .* for the other ranks; process: stopped", text), text
 
 
 def test_closed_groups_and_forked_children_do_not_show() -> None:

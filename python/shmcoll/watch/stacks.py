@@ -51,10 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     verdict = judge(groups, options.late)
     for index, group in enumerate(groups):
         print("\n".join([status.title(index, group), *status.group_verdict(group, options.late)]))
-    print(
-        "\n".join(status.verdict_lines(verdict)),
-        end="\n" if verdict.culprits or verdict.cycle else "",
-    )
+    for line in status.verdict_lines(verdict):
+        print(line)
+    if groups:
+        print()
     code = _print_stacks(groups, _in_order(pids, verdict), options)
     if code or not groups:
         return code
@@ -66,7 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="shmcoll stacks",
         description="Shows where the ranks of running groups are in their Python programs: first the ranks "
         "that others wait for. It needs py-spy and the right to trace the processes.",
-        epilog="exit codes: those of shmcoll status, and 4 if not one stack could be read",
+        epilog="exit codes: those of shmcoll status, but 0 for a process that has no group; 4 if not one "
+        "stack could be read",
     )
     parser.add_argument(
         "what",
@@ -186,7 +187,7 @@ def _why(root: Path, pid: int, said: str) -> str:
 
 def _without_tool(groups: Sequence[Group], pids: Sequence[int]) -> list[str]:
     gdb = shutil.which("gdb")
-    lines = ["", f"No stacks: py-spy is not installed.   {TOOLS_LINE}"]
+    lines = [f"No stacks: py-spy is not installed.   {TOOLS_LINE}"]
     if gdb:
         lines.append("The frames of C and C++, which seldom name a line of the program:")
         for pid in pids[:4]:
@@ -211,8 +212,8 @@ def _lines(groups: Sequence[Group], stacks: Sequence[Stack]) -> list[str]:
     alike: dict[str, list[Stack]] = {}
     for stack in stacks:
         alike.setdefault(_frames(stack), []).append(stack)
-    for same in alike.values():
-        lines.append("")
+    for index, same in enumerate(alike.values()):
+        lines += [""] * (index > 0)
         for stack in same:
             lines += _heads(groups, stack.pid)
         lines += _body(same[0])
@@ -248,7 +249,10 @@ def _heads(groups: Sequence[Group], pid: int) -> list[str]:
         f"{status._what(group, member.rank)}"
         for group, member in busy or parts
     ]
-    return heads or [f"process {pid}: no group to be seen"]
+    if heads:
+        return heads
+    state = (machine.stat_of(_ROOT, pid) or [""])[0]
+    return ["; ".join([f"process {pid}: no group to be seen", *status.state_texts(state)])]
 
 
 def _body(stack: Stack) -> list[str]:

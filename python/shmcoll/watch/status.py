@@ -135,8 +135,10 @@ def _what(group: Group, rank: int) -> str:
     member = group.members.get(rank)
     if member is None:
         return text.absent(group, rank)
+    state = state_texts(member.process.state)
     if member.making:
-        return f"waits {duration(group.seconds_since(member.begun_ns))} for the other ranks"
+        waited = duration(group.seconds_since(member.begun_ns))
+        return "; ".join([f"waits {waited} for the other ranks", *state])
     if member.status:
         return f"knows that the group has failed: {member.reason}"
     texts = [_call_text(group, member)]
@@ -146,9 +148,12 @@ def _what(group: Group, rank: int) -> str:
     texts += on_gpu
     if member.pending:
         texts.append(text.pending(group, member))
-    if member.process.state in "TtZX":
-        texts.append(f"process: {STATES[member.process.state]}")
-    return "; ".join(texts)
+    return "; ".join(texts + state)
+
+
+def state_texts(state: str) -> list[str]:
+    """About a process that does not run at all."""
+    return [f"process: {STATES[state]}"] if state and state in "TtZX" else []
 
 
 def device_texts(group: Group, member: Member) -> list[str]:
