@@ -756,6 +756,24 @@ def test_the_table_at_80_and_at_200_columns() -> None:
     assert text == golden.read_text()
 
 
+@pytest.mark.parametrize("width", [80, 72])
+def test_a_narrow_terminal_leaves_columns_out_before_it_cuts_names_and_calls(width: int) -> None:
+    shown = frame()
+    (group, _) = shown.groups
+    first = group.members[0]
+    assert first.call
+    call = dataclasses.replace(first.call, number=316)
+    group.members = {rank: dataclasses.replace(group.members[rank], call=call) for rank in (0, 1)}
+    only = dataclasses.replace(shown, groups=[group])
+    head, *rows = map(plain, views.ranks(only, width))
+    assert "MB/S" not in head and "COSTS" not in head and "LAST" in head, head
+    assert max(map(len, [head, *rows])) <= width, rows
+    if width == 80:
+        assert rows[0].startswith("default_pg ") and "#316 all_reduce f32[1000] " in rows[0], rows
+    wide = "\n".join(map(plain, views.ranks(only, 120)))
+    assert "MB/S" in wide and "COSTS" in wide and "…" not in wide, wide
+
+
 def test_the_picture_in_the_guide_is_what_the_tool_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """SHMCOLL_WRITE_GOLDEN=1 draws it again."""
     monkeypatch.setattr(views.os, "sched_getaffinity", lambda _: range(8))
@@ -763,8 +781,8 @@ def test_the_picture_in_the_guide_is_what_the_tool_shows(monkeypatch: pytest.Mon
     file = Path(__file__).parents[2] / "docs/operate/top.svg"
     shown = frame()
     shown.snapshot.problems.clear()
-    lines = [views.title(shown, "ranks", 1.0), *views.ranks(shown, 100)]
-    lines += [*views.verdicts(shown, 100), [(views.KEYS, "dim")]]
+    lines = [views.title(shown, "ranks", 1.0), *views.ranks(shown, 110)]
+    lines += [*views.verdicts(shown, 110), [(views.KEYS, "dim")]]
     picture = terminal.svg(lines, "shmcoll top")
     if os.environ.get("SHMCOLL_WRITE_GOLDEN"):
         file.write_text(picture)

@@ -27,7 +27,9 @@ class Column:
     short_title: str = ""  # where there is little room
     right: bool = False
     least: int | None = None  # characters; None: it is not cut
-    rank: int = 0  # of columns that do not fit, the one with the highest goes first; 0: it stays
+    # Of columns that do not fit, the one with the highest goes first; 0: it stays. One that is not cut goes
+    # before others are cut.
+    rank: int = 0
 
 
 Row = Sequence[Span]  # a cell for each column
@@ -57,9 +59,13 @@ def _fit(columns: Sequence[Column], rows: Sequence[Row], width: int) -> _Fit:
             spare = width - sum(fit.widths) - len(gap) * (len(kept) - 1)
             if spare >= 0:
                 return fit
-        if _shrink(columns, fit, spare):
-            return fit
-        droppable = [index for index in kept if columns[index].rank]
+        droppable = [
+            index for index in kept if columns[index].rank and columns[index].least is None
+        ]
+        if not droppable:
+            if _shrink(columns, fit, spare):
+                return fit
+            droppable = [index for index in kept if columns[index].rank]
         if not droppable:
             return fit
         kept.remove(max(droppable, key=lambda index: columns[index].rank))
