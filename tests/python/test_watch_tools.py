@@ -774,6 +774,29 @@ def test_a_narrow_terminal_leaves_columns_out_before_it_cuts_names_and_calls(wid
     assert "MB/S" in wide and "COSTS" in wide and "…" not in wide, wide
 
 
+@pytest.mark.parametrize(
+    ("last", "named"),
+    [
+        ((0.31, 0.27, 0.42), None),
+        ((0.30, 0.20, 0.50), None),
+        ((0.24, 0.22, 0.54), 2),
+        ((0.40, 0.60), None),
+        ((0.36, 0.64), 1),
+        ((0.1, 0.1, 0.1, 0.1, 0.1, 0.05, 0.05, 0.4), None),
+        ((0.1, 0.1, 0.1, 0.05, 0.05, 0.04, 0.03, 0.53), 7),
+    ],
+)
+def test_a_rank_is_named_as_slow_if_it_is_last_clearly_more_often_than_others(
+    last: tuple[float, ...], named: int | None
+) -> None:
+    slow = len(last) - 1
+    cost = {rank: 0.2 if rank == slow else 0.01 for rank in range(len(last))}
+    shares = dict(enumerate(last))
+    assert Lateness(131, shares, cost).straggler == named
+    assert Lateness(19, shares, cost).straggler is None  # too few calls
+    assert Lateness(131, shares, {**cost, slow: 0.04}).straggler is None  # it costs little
+
+
 def test_the_picture_in_the_guide_is_what_the_tool_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """SHMCOLL_WRITE_GOLDEN=1 draws it again."""
     monkeypatch.setattr(views.os, "sched_getaffinity", lambda _: range(8))

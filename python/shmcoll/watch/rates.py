@@ -15,6 +15,8 @@ _CALLS = 1024  # of a group that are compared at most
 _OPEN = 512  # calls of a group that not all ranks have ended yet
 _LEAST_CALLS = 20
 _LEAST_COST = 0.05
+_LEAST_LAST = 0.5  # of the calls: alike ranks on a busy machine seldom reach it
+_LEAST_RATIO = 1.25  # to the fair share, which is a half of two ranks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,14 +38,12 @@ class Lateness:
 
     @property
     def straggler(self) -> int | None:
-        """The rank that costs most, if it comes last more often than others and that matters."""
+        """The rank that costs most, if it comes last far more often than its share and that matters."""
         if self.calls < _LEAST_CALLS or not self.cost:
             return None
         rank = max(self.cost, key=lambda each: self.cost[each])
-        fair = 1 / len(self.last)
-        if self.cost[rank] < _LEAST_COST or self.last[rank] < 1.25 * fair:
-            return None
-        return rank
+        often = max(_LEAST_LAST, _LEAST_RATIO / len(self.last))
+        return rank if self.cost[rank] >= _LEAST_COST and self.last[rank] > often else None
 
 
 @dataclasses.dataclass(frozen=True)
