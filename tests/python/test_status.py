@@ -171,16 +171,25 @@ def test_calls_that_differ() -> None:
 
     def failed(code: int, said: dict[str, Any]) -> bool:
         return code == 1 and all(
-            "knows that the group has failed" in rank["text"] for rank in said["groups"][0]["ranks"]
+            "that the group has failed" in rank["text"] for rank in said["groups"][0]["ranks"]
         )
 
+    def look(run: Run) -> Answer:
+        code, said = look_until(run.pids, failed)
+        return code, {**said, "lines": status(*run.pids.values()).stdout.splitlines()}
+
     found: list[Answer] = []
-    run(2, body, meanwhile=observe(lambda run: look_until(run.pids, failed), found))
+    run(2, body, meanwhile=observe(look, found))
     ((_, said),) = found
     (group,) = said["groups"]
     assert group["state"] == "failed" and group["found_by"] in (0, 1)
-    for each in (group["reason"], *(rank["text"] for rank in group["ranks"])):
+    texts, reason = [rank["text"] for rank in group["ranks"]], group["reason"]
+    for each in (reason, *(text for text in texts if ": " in text)):  # both may have found it
         assert "float32[3]" in each and "float32[4]" in each and "all_reduce" in each, each
+    # The reason is said once, after the arrow, if there is one.
+    assert [": " in text for text in texts] in ([False] * 2, [True] * 2)
+    assert [line.split("  ")[-1] for line in said["lines"][1:3]] == texts
+    assert said["lines"][3:] == [f"  -> the group has failed: {reason}"]
 
 
 def test_a_message_that_nobody_takes() -> None:

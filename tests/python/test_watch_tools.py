@@ -721,6 +721,28 @@ def test_a_group_has_the_words_that_any_of_its_ranks_knows() -> None:
     assert [group.name for group in gather(snapshot)] == ["tp"]
 
 
+def test_the_reason_of_a_failure_stands_once_unless_ranks_know_different_ones() -> None:
+    def said(*facts: tuple[int, str]) -> list[str]:
+        """Of ranks that know who found the failure, and the reason."""
+        members = [
+            member(rank, status=9, found_by=finder, reason=reason)
+            for rank, (finder, reason) in enumerate(facts)
+        ]
+        (group,) = gather(Snapshot(60 * 10**9, members, []))
+        return [status._what(group, rank) for rank in range(2)] + status.group_verdict(group, 5.0)
+
+    assert said((1, "rank 0 is late (found by rank 1)"), (1, "rank 0 is late")) == [
+        "knows that the group has failed",
+        "found that the group has failed",
+        "  -> the group has failed: rank 0 is late",
+    ]
+    assert said((0, "a timed out"), (1, "b timed out")) == [
+        "found that the group has failed: a timed out",
+        "found that the group has failed: b timed out",
+        "  -> the group has failed: a timed out",
+    ]
+
+
 def test_a_long_line_goes_on_in_the_next_one_of_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 from collections.abc import Sequence
 
 from shmcoll.watch import board, layout, quota, text, unseen
@@ -19,6 +20,9 @@ from shmcoll.watch.text import EXIT_NOTHING, STATES, duration
 EXIT_MOVES = 0
 EXIT_FAILED = 1  # a group has failed
 EXIT_LATE = 2  # a rank has waited too long
+
+# The ranks that a failure was told to add this to its reason.
+_FOUND_BY = re.compile(r" \(found by rank \d+\)$")
 
 
 __all__ = ["EXIT_NOTHING", "EXIT_USAGE", "main"]
@@ -140,7 +144,7 @@ def _what(group: Group, rank: int) -> str:
         waited = duration(group.seconds_since(member.begun_ns))
         return "; ".join([f"waits {waited} for the other ranks", *state])
     if member.status:
-        return f"knows that the group has failed: {member.reason}"
+        return _failed(group, member)
     texts = [_call_text(group, member)]
     on_gpu = device_texts(group, member)
     if on_gpu and member.entered == 0:
@@ -149,6 +153,13 @@ def _what(group: Group, rank: int) -> str:
     if member.pending:
         texts.append(text.pending(group, member))
     return "; ".join(texts + state)
+
+
+def _failed(group: Group, member: Member) -> str:
+    text = "found" if member.found_by == member.rank else "knows"
+    text += " that the group has failed"
+    reasons = {_FOUND_BY.sub("", each.reason) for each in group.members.values() if each.status}
+    return text if len(reasons) == 1 else f"{text}: {member.reason}"  # group_verdict() says it once
 
 
 def state_texts(state: str) -> list[str]:
