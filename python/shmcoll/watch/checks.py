@@ -55,9 +55,7 @@ class Numbers:
     cpus: frozenset[int]  # that this process may use
     shm_free: int | None = None  # bytes of /dev/shm; None: no such folder
     shm_writable: bool = True
-    others: float | None = (
-        None  # CPUs of these that other processes than ranks use; None: not known
-    )
+    others: float | None = None  # CPUs that processes other than ranks use; None: not known
     trial: Trial | None = None  # None: not tried
     calls: Mapping[str, str] = field(
         default_factory=dict

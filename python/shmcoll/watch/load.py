@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from shmcoll.bench.judge import noise
 from shmcoll.watch import machine
 
 SAMPLE_S = 0.15  # the kernel counts in ticks of 10 ms: some on each CPU
@@ -33,14 +34,11 @@ def of_others(
 
 def _cpus(root: Path, cpus: Collection[int]) -> dict[int, tuple[int, int]]:
     """Ticks of each CPU: busy ones, and all."""
-    found = {}
-    for line in machine.read(root / "proc/stat").splitlines():
-        name, *words = line.split()
-        if name[:3] == "cpu" and name[3:].isdecimal() and int(name[3:]) in cpus:
-            ticks = [int(word) for word in words[:8]]
-            if len(ticks) == 8:
-                found[int(name[3:])] = sum(ticks[at] for at in _BUSY), sum(ticks)
-    return found
+    return {
+        cpu: (sum(ticks[at] for at in _BUSY), sum(ticks[:8]))
+        for cpu, ticks in noise.cpu_ticks(root, cpus).items()
+        if len(ticks) >= 8
+    }
 
 
 def _process(root: Path, pid: int) -> int:

@@ -173,18 +173,25 @@ class _Look:
     runnable: int | None
 
 
+def cpu_ticks(root: Path, cpus: Collection[int]) -> dict[int, list[int]]:
+    """The fields of /proc/stat for each of these CPUs, in ticks since boot."""
+    found = {}
+    for line in _read(root / "proc/stat").splitlines():
+        name, *fields = line.split()
+        if name[:3] == "cpu" and name[3:].isdecimal() and int(name[3:]) in cpus:
+            found[int(name[3:])] = [int(field) for field in fields]
+    return found
+
+
 def cpu_seconds(root: Path, cpus: Collection[int]) -> tuple[float | None, float | None]:
     """Returns the CPU seconds of all processes and of steal on these CPUs since boot.
 
     None: unknown, or shown as zeros, as some sandboxes do.
     """
     busy = steal = 0
-    for line in _read(root / "proc/stat").splitlines():
-        name, *fields = line.split()
-        if name[:3] == "cpu" and name[3:].isdecimal() and int(name[3:]) in cpus:
-            ticks = [int(field) for field in fields]
-            busy += sum(ticks[field] for field in _BUSY_FIELDS)
-            steal += ticks[_STEAL_FIELD] if len(ticks) > _STEAL_FIELD else 0
+    for ticks in cpu_ticks(root, cpus).values():
+        busy += sum(ticks[field] for field in _BUSY_FIELDS)
+        steal += ticks[_STEAL_FIELD] if len(ticks) > _STEAL_FIELD else 0
     return (busy / _TICKS_PER_S, steal / _TICKS_PER_S) if busy else (None, None)
 
 
