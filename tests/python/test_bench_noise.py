@@ -208,7 +208,9 @@ def test_rows_of_a_busy_machine_stand_in_brackets_and_make_no_headline() -> None
     report = run_of(steady(7), steady(140), BUSY)
     assert all(row.noisy and not row.varied for row in report.rows) and report.busy
     assert line_of(report, 0)[6:12] == ["7.00", "0.00", "140.0", "0.00", "(20.0x)", "0"]
-    said = table.summary(report)
+    report.rows[0].cells["gloo"].rounds.clear()  # as of a type that a backend does not have
+    assert line_of(report, 0)[8:12] == ["-", "-", "-", "0"]
+    said = table.summary(run_of(steady(7), steady(140), BUSY))
     assert said[0].endswith("withheld, only 0 of 4 rows (4 on a busy machine) left")
     assert (
         "# busy machine: other processes used 1.4 of 2 CPUs (6 runnable, load average 30.4)" in said

@@ -120,7 +120,8 @@ class Table:
             shown = "-" if busbw is None or not OPS[point.op].moves_data else f"{busbw:.2f}"
             out.append((shown.rjust(self._busbw_widths[label]), ""))
         for label, width in self._ratio_widths.items():
-            ratio, noisy = row.ratio(label), row.noisy_ratio(label)
+            ratio = row.ratio(label)
+            noisy = ratio is not None and row.noisy_ratio(label)
             shown = f"({format_ratio(ratio)})" if noisy else format_ratio(ratio)
             out.append((shown.rjust(width), "" if noisy else _ratio_style(ratio)))
         out.append((str(row.wrong).rjust(_WRONG_WIDTH), "bold red" if row.wrong else ""))
