@@ -165,11 +165,8 @@ def ranks_of(directory: Path) -> list[int]:
 # ---- the examples of frameworks ----
 
 
-@pytest.mark.parametrize(
-    "args",
-    [("ddp",), pytest.param(("fsdp2", "--switch"), marks=pytest.mark.long)],
-    ids=" ".join,
-)
+@pytest.mark.long
+@pytest.mark.parametrize("args", [("ddp",), ("fsdp2", "--switch")], ids=" ".join)
 def test_a_framework_gives_what_it_gives_under_gloo(tmp_path: Path, args: tuple[str, ...]) -> None:
     """Two that need no download. `make frameworks` runs all."""
     compare = EXAMPLES / "frameworks" / "common" / "compare.py"
