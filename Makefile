@@ -19,7 +19,7 @@ PY   := $(VENV)/bin/python
 # and systemtap-sdt-dev (probes) are optional, and shmcoll.build_info() says what there is. tcc compiles the planted faults of the models,
 # a hundred programs, 50 times faster than gcc, which compiles them if there is no tcc.
 PACKAGES_BUILD := build-essential cmake libnuma1 liburing-dev systemtap-sdt-dev
-PACKAGES_TEST  := pkg-config libgtest-dev spin relacy-dev tcc clang-format codespell gdb iproute2 mount
+PACKAGES_TEST  := ninja-build pkg-config libgtest-dev spin relacy-dev tcc clang-format codespell gdb iproute2 mount
 PACKAGES_AARCH64 := gcc-aarch64-linux-gnu g++-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user \
                     googletest
 

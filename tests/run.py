@@ -15,6 +15,7 @@ import os
 import pathlib
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import threading
@@ -376,6 +377,8 @@ def build(target: Build, jobs: int, targets: tuple[str, ...]) -> bool:
     if target.name in built:
         return True
     configure = ["cmake", "-S", ".", "-B", str(target.path), "-DSHMCOLL_TESTS=ON"]
+    if shutil.which("ninja") and not (target.path / "CMakeCache.txt").exists():
+        configure += ["-G", "Ninja"]  # make takes a fifth longer, in which it only starts itself
     configure += [*target.options, f"-DPython3_EXECUTABLE={sys.executable}"]
     status, _ = run([*configure, "--log-level=WARNING"])
     if status == 0:
