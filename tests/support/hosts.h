@@ -23,6 +23,14 @@ const bool kSlow = true; // a sanitizer sees the same code with few maps
 #else
 const bool kSlow = false;
 #endif
+// Of the combinations of dtype and reduction, every so-manieth. What races does not depend on them.
+#if defined(__SANITIZE_THREAD__)
+const size_t kEach = 15, kEachChain = 12;
+#elif defined(__SANITIZE_ADDRESS__)
+const size_t kEach = 1, kEachChain = 4;
+#else
+const size_t kEach = 1, kEachChain = 1;
+#endif
 
 inline std::vector<Map> maps()
 {
