@@ -3,15 +3,17 @@
 
     python benchmarks/hosts/against_gloo.py [--layout 2x2] [--rate 1gbit] [-o all_reduce,broadcast]
                                             [-b 8] [-e 64m] [-f 8] [--rounds 9] [--json FILE]
+    python benchmarks/hosts/against_gloo.py --rows links     # all that the links bound, with goals
+    python benchmarks/hosts/against_gloo.py --rows short     # short messages; needs a quiet machine
 
 The hosts are those of tests/hosts/hosts.py, on this machine: needs root. Each rank has a group of both
 backends. In every round each of them makes some calls, and which comes first changes. A round takes as long
 as its slowest rank. `ratio` is the median of gloo's rounds over the median of ours; results are checked.
 Bytes are those of the vector; of a block for all_gather, reduce_scatter and all_to_all.
 
-Goals hold for 2 hosts of 2 ranks whose links carry 1 Gbit/s: there the links bound both. Without a limit the
-machine's CPUs bound both, and a ratio says little of real hosts. Nor do those of short messages: all hosts
-share the CPUs of one machine. On a busy machine a goal that is not met is in doubt.
+Goals hold for 2 hosts of 2 or 8 ranks whose links carry 1 Gbit/s: there the links bound long messages of
+both. Without a limit the machine's CPUs bound both, and a ratio says little of real hosts. Nor do those of
+short messages: all hosts share the CPUs of one machine. On a busy machine a goal that is not met is in doubt.
 """
 
 from __future__ import annotations
@@ -112,7 +114,7 @@ class Goal(NamedTuple):
     bound: float | None  # by the bytes on the links
 
 
-GOALS = (
+GOALS = (  # of hosts of 2 ranks
     Goal("all_reduce", MIB, 64 * MIB, 1.4, 1.5),
     Goal("all_reduce", 8, 4 * KIB, 3.0, None),
     Goal("reduce_scatter", MIB, 16 * MIB, 2.7, 3.0),
@@ -120,21 +122,40 @@ GOALS = (
     Goal("broadcast", MIB, 64 * MIB, 1.7, 2.0),
     Goal("all_to_all", 64 * KIB, 64 * MIB, 0.95, 1.0),
 )
+GOALS_OF_8 = (
+    Goal("all_reduce", 8, 4 * KIB, 6.0, None),
+    Goal("all_to_all", 4 * KIB, 4 * KIB, 1.5, None),
+)
 
 
-def goal_of(operation: str, size: int) -> Goal | None:
-    return next((g for g in GOALS if g.operation == operation and g.least <= size <= g.most), None)
+ROWS = {
+    "links": {
+        "all_reduce": [MIB, 4 * MIB, 16 * MIB, 64 * MIB],
+        "reduce_scatter": [MIB, 4 * MIB, 16 * MIB],
+        "all_gather": [MIB, 4 * MIB, 16 * MIB],
+        "broadcast": [MIB, 4 * MIB, 16 * MIB, 64 * MIB],
+        "all_to_all": [64 * KIB, 256 * KIB, MIB, 4 * MIB],
+    },
+    "short": {name: [8, 64, 512, 4 * KIB] for name in OPERATIONS},
+}
+
+
+def goal_of(operation: str, size: int, ranks: int = 2) -> Goal | None:
+    """ranks: of each of two hosts."""
+    goals = {2: GOALS, 8: GOALS_OF_8}.get(ranks, ())
+    return next((g for g in goals if g.operation == operation and g.least <= size <= g.most), None)
 
 
 # ---- in a rank ----
 
 
-def measure(rank: Rank, names: list[str], sizes: list[int], rounds: int) -> dict[str, Any]:
+def measure(rank: Rank, sizes: dict[str, list[int]], rounds: int) -> dict[str, Any]:
+    """sizes: of each operation."""
     rank.init("gloo", timeout_s=LIMIT_S)
     groups = {"gloo": dist.group.WORLD, "shmcoll": dist.new_group(backend="shmcoll")}
     rows = []
-    for name in names:
-        for size in sizes:
+    for name, of_name in sizes.items():
+        for size in of_name:
             rows.append({"op": name, "bytes": size, **_row(rank, name, size, rounds, groups)})
             if "absent" in rows[-1]:
                 break
@@ -198,9 +219,9 @@ def slowest(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return row
 
 
-def judged(row: dict[str, Any], busy: bool) -> str:
+def judged(row: dict[str, Any], busy: bool, ranks: int = 2) -> str:
     """Is the row's goal met?"""
-    goal = goal_of(row["op"], row["bytes"])
+    goal = goal_of(row["op"], row["bytes"], ranks)
     if goal is None:
         return ""
     met = "met" if row["ratio"] >= goal.ratio else "in doubt" if busy or row["noisy"] else "missed"
@@ -222,6 +243,15 @@ def bytes_of(text: str) -> int:
     return int(text.rstrip("kKmM")) * factor
 
 
+def sizes_of(name: str, args: argparse.Namespace) -> list[int]:
+    if args.rows:
+        return ROWS[args.rows][name]
+    sizes = [args.min]
+    while sizes[-1] * args.factor <= args.max:
+        sizes.append(sizes[-1] * args.factor)
+    return sizes
+
+
 def layout_of(text: str) -> list[int]:
     """2x3: two hosts of three ranks; 3+1: hosts of three and of one."""
     if "x" in text:
@@ -239,6 +269,7 @@ def main() -> int:
         "--rate", default="1gbit", help="of each link, as tc has it; none: no limit"
     )
     parser.add_argument("-o", "--ops", default=",".join(OPERATIONS))
+    parser.add_argument("--rows", choices=ROWS, help="instead of -b, -e and -f")
     parser.add_argument("-b", "--min", type=bytes_of, default="8")
     parser.add_argument("-e", "--max", type=bytes_of, default="16m")
     parser.add_argument("-f", "--factor", type=int, default=8)
@@ -255,18 +286,17 @@ def main() -> int:
         )
     if args.min < 1 or args.factor < 2 or args.rounds < 1:
         parser.error("--min and --rounds are at least 1, --factor 2")
-    sizes = [args.min]
-    while sizes[-1] * args.factor <= args.max:
-        sizes.append(sizes[-1] * args.factor)
+    sizes = {name: sizes_of(name, args) for name in names}
     rate = None if args.rate == "none" else args.rate
-    goals_hold = args.layout == [0, 0, 1, 1] and rate == "1gbit"
+    ranks = args.layout.count(0)
+    goals_hold = args.layout == [0] * ranks + [1] * ranks and rate == "1gbit"
     own_s = [0.0]
     seen: list[noise.Activity] = []
     cpus = os.sched_getaffinity(0)
     with Hosts(max(args.layout) + 1, rate=rate, shm_mb=1024) as hosts:
         with noise.Watch(lambda: own_s[0], cpus).over(seen.append):
             job = Job(hosts, args.layout)
-            said = job.run(measure, names, sizes, args.rounds, limit_s=LIMIT_S)
+            said = job.run(measure, sizes, args.rounds, limit_s=LIMIT_S)
             own_s[0] = sum(one["cpu_s"] for one in said)
     rows = [slowest(list(parts)) for parts in zip(*(one["rows"] for one in said))]
     print(
@@ -274,7 +304,7 @@ def main() -> int:
     )
     for row in rows:
         known = goals_hold and "absent" not in row
-        print(line_of(row, judged(row, seen[0].busy) if known else ""))
+        print(line_of(row, judged(row, seen[0].busy, ranks) if known else ""))
     print(f"# {noise.words(seen[0])}")
     noisy = [row for row in rows if row.get("noisy")]
     if noisy:
@@ -282,6 +312,7 @@ def main() -> int:
     if args.json:
         head = {"schema": SCHEMA, "layout": args.layout, "rate": args.rate}
         activity = {"said": noise.words(seen[0]), "activity": asdict(seen[0])}
+        head["date"] = time.strftime("%Y-%m-%d", time.gmtime())
         args.json.write_text(json.dumps({**head, **activity, "rows": rows}, indent=1) + "\n")
     return 1 if any(row["wrong"] for row in rows) else 0
 

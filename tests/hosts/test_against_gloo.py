@@ -18,7 +18,7 @@ import against_gloo as bench  # noqa: E402
 def test_each_operation_of_both_backends_is_timed_and_checked() -> None:
     with Hosts(2) as hosts:
         job = Job(hosts, [0, 0, 1, 1])
-        said = job.run(bench.measure, list(bench.OPERATIONS), [8, 4096], 2)
+        said = job.run(bench.measure, {name: [8, 4096] for name in bench.OPERATIONS}, 2)
     rows = [bench.slowest(list(parts)) for parts in zip(*(one["rows"] for one in said))]
     assert {row["op"] for row in rows} == set(bench.OPERATIONS)
     for row in rows:
@@ -40,6 +40,10 @@ def test_a_goal_is_met_or_missed_or_in_doubt() -> None:
     assert bench.judged(row_of(1.6), busy=True).endswith("in doubt")
     assert bench.judged({**row_of(1.6), "noisy": True}, busy=False).endswith("in doubt")
     assert bench.judged({**row_of(1.0), "bytes": 8}, busy=False) == ""
+    of_8 = {**row_of(4.0), "op": "all_reduce", "bytes": 512}
+    assert bench.judged(of_8, busy=False).endswith("met")
+    assert bench.judged(of_8, busy=False, ranks=8).endswith("missed")
+    assert bench.judged(of_8, busy=False, ranks=4) == ""
 
 
 def test_a_round_is_as_long_as_its_slowest_rank_and_a_wrong_result_is_shown() -> None:
