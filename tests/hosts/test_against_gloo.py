@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Does benchmarks/hosts/against_gloo.py measure and judge?"""
+"""Does benchmarks/hosts/against_gloo.py measure and judge? Do hosts send what sim.py says?"""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 from hosts import Hosts
-from job import Job
+from job import Job, Rank
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "hosts"))
 import against_gloo as bench  # noqa: E402
+import sim  # noqa: E402
 
 
 def test_each_operation_of_both_backends_is_timed_and_checked() -> None:
@@ -27,6 +29,44 @@ def test_each_operation_of_both_backends_is_timed_and_checked() -> None:
             assert len(row["gloo"]) == len(row["shmcoll"]) == 2 and row["ratio"] > 0, row
             assert f"{row['ratio']:.2f}" in bench.line_of(row, ""), row
     assert not any("absent" in row for row in rows if row["op"] in ("all_reduce", "broadcast"))
+
+
+def sent(rank: Rank, size: int) -> dict[tuple[str, str], int]:
+    """Bytes that leave this host in one call, by backend and operation."""
+    rank.init("gloo")
+    groups = {"gloo": dist.group.WORLD, "shmcoll": dist.new_group(backend="shmcoll")}
+    seen = {}
+    for backend, group in groups.items():
+        for name, operation in bench.OPERATIONS.items():
+            tensors = operation.make(size // 4, rank.world)
+            operation.call(*tensors, group=group)  # connects
+            counts = []
+            for called in range(2):
+                if called:
+                    operation.call(*tensors, group=group)
+                dist.barrier()
+                counts.append(bytes_out())
+                dist.barrier()
+            seen[backend, name] = counts[1] - counts[0]
+    return seen
+
+
+def bytes_out() -> int:
+    lines = Path("/proc/self/net/dev").read_text().splitlines()
+    return next(int(line.split()[9]) for line in lines if line.strip().startswith("eth0:"))
+
+
+def test_hosts_send_what_the_model_says() -> None:
+    """And their headers and acknowledgements."""
+    size = 4 << 20
+    with Hosts(2, shm_mb=512) as hosts:
+        seen = Job(hosts, [0, 0, 1, 1]).run(sent, size)
+    machine = sim.machine_of("1gbit", sim.Constants())
+    sides = {"gloo": sim.Gloo(machine, 2, 2), "shmcoll": sim.Shmcoll(machine, 2, 2)}
+    for backend, name in seen[0]:
+        out = sides[backend].cost(name, size).out
+        most = max(one[backend, name] for one in seen)
+        assert out <= most <= 1.15 * out, (backend, name, most, out)
 
 
 def row_of(ratio: float, **more: Any) -> dict[str, Any]:
