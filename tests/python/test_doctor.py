@@ -130,7 +130,7 @@ ROWS: dict[str, tuple[Files, dict[str, Any], str, str, str, str]] = {
     "shm fits": ({}, {}, "/dev/shm", OK, "1 GiB free; 4 ranks need 260 KiB at most, 16 MiB", ""),
     "shm small": (
         *({}, {"shm_free": 1 << 20}),
-        *("/dev/shm", WARN, "1 MiB free in /dev/shm", "mount -o remount,size=1g /dev/shm"),
+        *("/dev/shm", WARN, "1 MiB free in /dev/shm", "mount -o remount,rw,size=1g /dev/shm"),
     ),
     "shm small in docker": (
         *({".dockerenv": ""}, {"shm_free": 1 << 20}),
@@ -139,11 +139,11 @@ ROWS: dict[str, tuple[Files, dict[str, Any], str, str, str, str]] = {
     "shm missing": ({}, {"shm_free": None}, "/dev/shm", WARN, "there is no /dev/shm", ""),
     "shm on a disk": (
         *({"proc/self/mountinfo": SHM_MOUNT.replace("tmpfs", "ext4")}, {}),
-        *("/dev/shm", WARN, "not memory but ext4", ""),
+        *("/dev/shm", WARN, "not memory but ext4", "mount -t tmpfs -o size=1g shm /dev/shm"),
     ),
     "shm read-only": (
         *({"proc/self/mountinfo": SHM_MOUNT.replace("rw,nosuid", "ro")}, {}),
-        *("/dev/shm", WARN, "cannot be written", ""),
+        *("/dev/shm", WARN, "cannot be written", "mount -o remount,rw,size=1g /dev/shm"),
     ),
     "shm needed": (
         *({}, {"shm_free": 0, "variables": {"SHMCOLL_SEGMENT": "named"}}),

@@ -27,6 +27,7 @@ _PROCESSES_PER_RANK = 8  # itself, its threads, some workers
 _PAIRS_SHOWN = 4
 _PIDS_SHOWN = 4
 _FILES_SHOWN = 3
+_MEMORY = ("tmpfs", "ramfs")
 _PID_IN_NAME = re.compile(r"/torch_(\d+)_\w+$")  # of torch's DataLoader workers
 _WORTH_SAYING = 0.5  # CPUs that other processes use
 _OLDEST_DRIVER = 525  # the first one with CUDA 12.0
@@ -168,10 +169,18 @@ def _judge_shm(root: Path, numbers: Numbers, problem: str) -> Verdict:
         fix = "unset SHMCOLL_SEGMENT: a memfd then takes over"
         return Verdict("/dev/shm", FAIL, f"{problem}, and SHMCOLL_SEGMENT={form} asks for it", fix)
     more = "" if form == "memfd" else "; a memfd takes over, and only DataLoader workers suffer"
-    fix = "docker run --shm-size=1g; kubernetes: an emptyDir of medium Memory at /dev/shm"
-    if not machine.in_container(root):
-        fix = "mount -o remount,size=1g /dev/shm" if numbers.shm_free is not None else ""
-    return Verdict("/dev/shm", WARN, problem + more, fix)
+    return Verdict("/dev/shm", WARN, problem + more, _shm_fix(root, numbers))
+
+
+def _shm_fix(root: Path, numbers: Numbers) -> str:
+    if machine.in_container(root):
+        return "docker run --shm-size=1g; kubernetes: an emptyDir of medium Memory at /dev/shm"
+    if numbers.shm_free is None:
+        return ""
+    mount = machine.mount_of(root, "/dev/shm")
+    if mount is None or mount.kind not in _MEMORY:
+        return "mount -t tmpfs -o size=1g shm /dev/shm"
+    return "mount -o remount,rw,size=1g /dev/shm"
 
 
 def _file_text(root: Path, file: tuple[str, int]) -> str:
@@ -187,7 +196,7 @@ def _shm_problem(root: Path, numbers: Numbers) -> str:
     mount = machine.mount_of(root, "/dev/shm")
     if numbers.shm_free is None:
         return "there is no /dev/shm"
-    if mount is None or mount.kind not in ("tmpfs", "ramfs"):
+    if mount is None or mount.kind not in _MEMORY:
         return f"/dev/shm is not memory but {mount.kind if mount else 'a plain folder'}"
     if "ro" in mount.options or not numbers.shm_writable:
         return "/dev/shm cannot be written"
