@@ -195,10 +195,9 @@ def _tell(options: Any, place: dict[str, str], engine: str) -> None:
     hosts = int(place["hosts"])
     ranks = ", ".join(f"host {host} ({place[f'ranks.{host}']})" for host in range(hosts))
     rails = f"{place['rails']} rail{'' if place['rails'] == '1' else 's'}"
-    say(
-        "warn",
-        f'group "{options.group_name}" is on {hosts} hosts: {ranks}; {engine} between them, {rails}',
-    )
+    described = getattr(options, "group_desc", "")
+    name = options.group_name if described in ("", "undefined") else described
+    say("warn", f'group "{name}" is on {hosts} hosts: {ranks}; {engine} between them, {rails}')
 
 
 def _members(size: int, options: Any) -> list[int]:

@@ -68,8 +68,8 @@ def test_the_recipe_for_two_hosts_is_right(tmp_path: Path) -> None:
         said = "".join(process.output() for process in both)
     for rank in range(2 * RANKS):
         assert f"rank {rank} 10.0 [0.0, 1.0, 2.0, 3.0]" in said, said
-    (told,) = re.findall('group "0" is on .*', said)
-    assert told.startswith(typed('group "0" is on')[0].partition(":")[0]), told
+    (told,) = re.findall('group "default_pg" is on .*', said)
+    assert told.startswith(typed('group "default_pg" is on')[0].partition(":")[0]), told
 
 
 @pytest.mark.long
