@@ -19,6 +19,7 @@ import torch.distributed._functional_collectives as functional
 import glues
 import shmcoll
 from ranks import Rank, outcomes, run
+from shmcoll.watch import layout
 from test_load import Torch
 from test_register import INIT, PACKAGE, Site, site, succeed  # noqa: F401
 
@@ -42,6 +43,24 @@ def test_a_slice_of_the_tests_passes_over_it() -> None:
     env = {**os.environ, "SHMCOLL_GLUE": "python"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:]
+
+
+def test_its_numbers_are_those_of_the_library() -> None:
+    """test_status.py compares the names of layout.py with the library's."""
+    expected = {"OPAQUE": layout.DTYPES.index("opaque")}
+    for number, name in enumerate(layout.OPERATIONS):
+        if name != "call":  # which this glue does not make
+            expected["_".join(reversed(name.split())).upper()] = number
+    for number, name in enumerate(layout.REDUCTIONS):
+        expected[name.upper()] = number
+
+    def body(rank: Rank) -> dict[str, Any]:
+        glues.use_python()
+        from shmcoll._python_glue import core
+
+        return {name: getattr(core, name, None) for name in expected}
+
+    assert run(1, body) == [expected]
 
 
 def mixed(rank: Rank, **options: Any) -> str:
