@@ -108,7 +108,7 @@ enum shc_op_kind {
     SHC_ALL_GATHER_UNEVEN,
     SHC_REDUCE_SCATTER_UNEVEN,
     SHC_ALL_REDUCE_SPARSE,
-    SHC_SEND, /* from here on messages, which are not part of the collectives' order */
+    SHC_SEND, /* this and the next one: messages, which are not part of the collectives' order */
     SHC_RECV,
     SHC_CALL, /* a collective of one rank */
     SHC_OP_KIND_COUNT

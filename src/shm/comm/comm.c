@@ -131,7 +131,7 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     bool complete = comm->scratch && (comm->global_ranks || !config->global_ranks);
     if (!complete)
         return shc_fail(SHC_ERR_NOMEM, "no memory for a group");
-    for (int kind = 0; kind < SHC_SEND; kind++)
+    for (int kind = 0; kind < SHC_OP_KIND_COUNT; kind++)
         shc_copy_trials_init(comm->trials[kind], SHC_COPY_NON_TEMPORAL + 1, SHC_COPY_NON_TEMPORAL);
     return init_p2p(comm);
 }

@@ -33,12 +33,12 @@ struct shc_knobs {
 
 struct shc_comm {
     struct shc_seat seat;
-    struct shc_arena arena;                                  /* (runner) */
-    struct shc_peer_heaps heaps;                             /* (runner) */
-    uint64_t epoch;                                          /* (runner) the newest operation */
-    char *scratch;                                           /* (runner) */
-    struct shc_kept kept;                                    /* (runner) */
-    struct shc_copy_trial trials[SHC_SEND][SHC_COPY_TRIALS]; /* (runner) of each collective */
+    struct shc_arena arena;      /* (runner) */
+    struct shc_peer_heaps heaps; /* (runner) */
+    uint64_t epoch;              /* (runner) the newest operation */
+    char *scratch;               /* (runner) */
+    struct shc_kept kept;        /* (runner) */
+    struct shc_copy_trial trials[SHC_OP_KIND_COUNT][SHC_COPY_TRIALS]; /* (runner) */
     bool cma; /* the kernel may copy blocks out of this rank's memory, or others' */
     struct shc_thread_budget budget;
     struct shc_engine engine;

@@ -271,7 +271,7 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
     task->factor = 0;
     task->factors = NULL;
     task->more = NULL;
-    task->trials = op->kind < SHC_SEND ? comm->trials[op->kind] : NULL;
+    task->trials = comm->trials[op->kind];
     task->cma = comm->cma;
     task->pool = comm->budget.pool;
     task->scratch = comm->scratch;
