@@ -160,8 +160,8 @@ def _judge_shm(root: Path, numbers: Numbers, problem: str) -> Verdict:
     ranks, need = numbers.ranks, whole_need(numbers.ranks)
     if not problem:
         text = (
-            f"{size(numbers.shm_free or 0)} free; {ranks} ranks need {size(first_need(ranks))} at most, "
-            f"{size(need)} with large operations"
+            f"{size(numbers.shm_free or 0)} free; {ranks} ranks need up to "
+            f"{size(first_need(ranks))}, with large operations up to {size(need)}"
         )
         return Verdict("/dev/shm", OK, text)
     form = numbers.variables.get("SHMCOLL_SEGMENT", "auto")
