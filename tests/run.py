@@ -172,7 +172,7 @@ ALIKE_IN_UNIT = r"^conformance/.*/OneMapping|^conformance/.*/OwnMapping7"
 GLOOS_OWN = "monitored or logging_data_cpu or no_sync-4 or test_all_reduce_sum-4 or get_backend"
 
 DEFAULT_LANES = (
-    Lane("lint", DEV, "^lint$|^headers$"),
+    Lane("lint", DEV, "^lint$", ("tests_lint",)),
     Lane("unit", DEV, "^unit$|^kernels$|^conformance$|^clients$", without=ALIKE_IN_UNIT),
     # tests/CMakeLists.txt lists the programs of both slices.
     Lane("asan", ASAN, "-slice$", ("tests_slice",), without=ALIKE_IN_ASAN),
