@@ -24,13 +24,13 @@
 #define ANSWER_NS    (500 * SHC_NS_PER_MS) /* most that a failing rank waits for the store */
 #define HINT_NS      (500 * SHC_NS_PER_MS) /* and for the looks of one that has only a hint */
 #define EARLIER_NS   SHC_NS_PER_S          /* for a call before that of the reason */
-#define LOST_LOOKS   4                     /* HOST-34 */
 #define LATE_LINE_NS (5 * SHC_NS_PER_S)
 
 /* ---- work items ---- */
 
 struct settling {
     int looks;
+    bool doubts; /* that the store is there */
     struct shc_hosts_reason wish;
     size_t bytes; /* of what stands */
     char stands[sizeof(struct shc_hosts_reason) + 8];
@@ -42,6 +42,10 @@ static void put_reason(struct shc_work_item *item)
     struct settling *s = (struct settling *)(void *)item->memory;
     const struct shc_store *store = shc_oob_store(item->oob);
     char key[SHC_OOB_KEY_BYTES];
+    if (s->doubts && shc_oob_refuses(item->oob)) {
+        item->error = ECONNREFUSED; /* HOST-36 */
+        return;
+    }
     shc_oob_key(item->oob, "dead", -1, key);
     for (int look = 0; look < s->looks; look++) {
         item->error = store->get(store->ctx, key, s->stands, sizeof s->stands, &s->bytes);
@@ -114,30 +118,43 @@ static enum shc_status check_reason(struct shc_hosts *hosts)
     return shc_hosts_fail(hosts, (enum shc_status)reason.status, "%s", reason.text);
 }
 
-/* -1: none is known. */
-static int lost_host(struct shc_dead *dead)
+int shc_dead_lost_host(const struct shc_hosts *hosts)
 {
+    const struct shc_dead *dead = &hosts->dead;
     shc_oob_lock(dead->oob);
     const int host = dead->is_lost ? dead->lost : -1;
     shc_oob_unlock(dead->oob);
     return host;
 }
 
-static enum shc_status store_is_gone(struct shc_hosts *hosts, char *text, size_t capacity)
+bool shc_dead_lacks_store(const struct shc_hosts *hosts)
+{
+    const struct shc_dead *dead = &hosts->dead;
+    if (!dead->oob)
+        return false;
+    shc_oob_lock(dead->oob);
+    const bool gone = dead->gone;
+    shc_oob_unlock(dead->oob);
+    return gone;
+}
+
+#define IS_GONE " is gone, by which hosts tell each other of failures"
+
+enum shc_status shc_dead_store_text(const struct shc_hosts *hosts, int lost, char *text,
+                                    size_t capacity)
 {
     const char *server = shc_oob_store(hosts->dead.oob)->server;
-    char lost[192] = "", ranks[96];
-    const int host = lost_host(&hosts->dead);
-    if (host >= 0) {
-        shc_hosts_plan_text(&hosts->plan, host, ranks, sizeof ranks);
-        snprintf(lost, sizeof lost, "; host %d (%s) has died, or the connection to it has broken",
-                 host, ranks);
+    char whom[192] = "", ranks[96];
+    if (lost >= 0) {
+        shc_hosts_plan_text(&hosts->plan, lost, ranks, sizeof ranks);
+        snprintf(whom, sizeof whom, "; host %d (%s) has died, or the connection to it has broken",
+                 lost, ranks);
     }
     snprintf(text, capacity,
-             "the store of \"%s\"%s%s%s is gone, by which hosts tell each other of failures: the "
-             "process that serves it has ended, or its connection%s",
+             "the store of \"%s\"%s%s%s" IS_GONE
+             ": the process that serves it has ended, or its connection%s",
              shc_hosts_group_name(hosts), server ? " (" : "", server ? server : "",
-             server ? ")" : "", lost);
+             server ? ")" : "", whom);
     return SHC_ERR_STORE;
 }
 
@@ -145,7 +162,6 @@ enum shc_status shc_dead_begin(const struct shc_hosts_call *call)
 {
     struct shc_hosts *hosts = call->hosts;
     struct shc_dead *dead = &hosts->dead;
-    char text[SHC_HOSTS_ERROR_BYTES];
     if (!dead->oob)
         return SHC_OK;
     shc_oob_lock(dead->oob);
@@ -153,17 +169,10 @@ enum shc_status shc_dead_begin(const struct shc_hosts_call *call)
     dead->number = hosts->number;
     dead->awaits = false;
     shc_lateness_begin(&dead->lateness, shc_clock_ns(), SHC_NO_DEADLINE, dead->late_ns);
-    const bool gone = dead->gone;
     shc_oob_unlock(dead->oob);
     dead->asked_ns = shc_clock_ns();
     dead->again_ns = SHC_LEAVING_LATE_NS;
-    SHC_TRY(check_reason(hosts));
-    if (!gone)
-        return SHC_OK;
-    for (int look = 0; look < LOST_LOOKS && lost_host(dead) < 0; look++)
-        shc_gate_pause(SHC_DEAD_LOOK_NS);
-    const enum shc_status st = store_is_gone(hosts, text, sizeof text);
-    return shc_hosts_fail(hosts, st, "%s", text);
+    return check_reason(hosts);
 }
 
 void shc_dead_end(struct shc_hosts *hosts, enum shc_status st)
@@ -208,6 +217,7 @@ static struct shc_work_item *begin_to_put(struct shc_dead *dead,
     struct settling *s = (struct settling *)(void *)item->memory;
     s->wish = *reason;
     s->looks = looks;
+    s->doubts = strstr(reason->text, IS_GONE) != NULL;
     shc_work_item_start(item, true);
     return item;
 }
@@ -226,7 +236,7 @@ enum shc_status shc_dead_settle(struct shc_hosts *hosts, enum shc_status st, int
         shc_reason_make(hosts, st, hosts->number, dead->call,
                         hosts->turn->error[0] ? hosts->turn->error : shc_error_text());
     SHC_TRY(check_reason(hosts)); /* with its text */
-    if (!dead->settled) {
+    if (!dead->settled && !shc_dead_lacks_store(hosts)) {
         struct shc_work_item *item = begin_to_put(dead, &reason, looks);
         const uint64_t limit_ns = ANSWER_NS + (looks > 0 ? HINT_NS : 0);
         if (item && shc_work_item_wait(item, limit_ns) && item->error == 0) {
@@ -343,7 +353,8 @@ static void look_at_store(struct watcher *w, struct shc_hosts *hosts)
     shc_oob_unlock(dead->oob);
     if (!fails)
         return;
-    const enum shc_status st = store_is_gone(hosts, text, sizeof text);
+    const enum shc_status st =
+        shc_dead_store_text(hosts, shc_dead_lost_host(hosts), text, sizeof text);
     const struct shc_hosts_reason reason = shc_reason_make(hosts, st, number, NULL, text);
     (void)!take(hosts, &reason);
 }
@@ -421,7 +432,7 @@ static void *watch_for_reason(void *arg)
         const uint64_t late_ns = hosts->dead.late_ns;
         goes_on = look(w, hosts);
         shc_oob_leave(w->oob);
-        if (w->found && !had_found)
+        if (w->found && !had_found && !w->gone_ns)
             shc_dead_put(w->oob, &w->reason);
         if (goes_on && w->leads && !w->gone_ns && !w->reason_ns)
             goes_on = be_late(w, count, late_ns);

@@ -62,6 +62,16 @@ SHC_NODISCARD enum shc_status shc_dead_watch(struct shc_hosts *hosts);
 SHC_NODISCARD enum shc_status shc_dead_begin(const struct shc_hosts_call *call);
 void shc_dead_end(struct shc_hosts *hosts, enum shc_status st);
 
+/* The store is gone (HOST-10). */
+SHC_NODISCARD bool shc_dead_lacks_store(const struct shc_hosts *hosts);
+
+/* The host whose monitor has ended, and that has not left, as far as is known now; -1: none. */
+SHC_NODISCARD int shc_dead_lost_host(const struct shc_hosts *hosts);
+
+/* The sentence of a store that is gone, and its status. lost: a host that has died with it; -1: none. */
+enum shc_status shc_dead_store_text(const struct shc_hosts *hosts, int lost, char *text,
+                                    size_t capacity);
+
 /* A call begins or ceases to wait for other hosts. */
 void shc_dead_await(struct shc_hosts *hosts, bool awaits);
 

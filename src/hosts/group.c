@@ -305,6 +305,7 @@ static size_t lay_out(struct shc_hosts *hosts, char *base)
     PART(stage->records, all * record);
     PART(stage->verdict, 64 + all * hosts->payload_bytes);
     PART(stage->text, SHC_HOSTS_ERROR_BYTES);
+    PART(stage->answers, all * SHC_HOSTS_ANSWER_BYTES);
     PART(stage->narrow, chunk);
     PART(stage->wide, chunk);
     const size_t ordered = shc_hosts_ordered_elements(plan, 1) / (size_t)plan->rails;
@@ -462,7 +463,7 @@ enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn)
     hosts->deadline_ns = shc_deadline_after(shc_clock_ns(), turn->timeout_ns);
     enum shc_status st = shc_dead_begin(call);
     if (st == SHC_OK)
-        st = run_kind(call);
+        st = shc_dead_lacks_store(hosts) ? shc_hosts_tell_gone(call) : run_kind(call);
     if (st != SHC_OK && !turn->error[0])
         snprintf(turn->error, sizeof turn->error, "%s", shc_error_text());
     st = shc_dead_settle(hosts, st, 0);

@@ -23,6 +23,7 @@
 #define SHC_HOSTS_DEPTH        3  /* chunks under way at once */
 #define SHC_HOSTS_MAX_RUNS     64 /* of ranks on one host, for sums in the order of ranks */
 #define SHC_HOSTS_ENGINE_BYTES 32
+#define SHC_HOSTS_ANSWER_BYTES 64 /* HOST-35; what they are does not matter */
 
 /* One operation, checked. */
 struct shc_hosts_call {
@@ -69,6 +70,7 @@ struct shc_hosts_stage {
     char *records; /* all hosts' */
     char *verdict; /* its status, 64 bytes, then a payload */
     char *text;    /* of a bad verdict */
+    char *answers; /* of hosts that live without the store */
     char *narrow;  /* a chunk of user memory that is not contiguous */
     char *wide;    /* a chunk in the type of the sums */
     struct {
@@ -224,6 +226,10 @@ struct shc_hosts_digest {
  * `bytes` of payload (NULL: nothing), at most as many as all records have. *payload: where they are. */
 SHC_NODISCARD enum shc_status shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
                                              const struct shc_hosts_digest *digest, char **payload);
+
+/* The store is gone: fails the call that begins. The leader tells the others (HOST-35), and finds out whether a host has
+ * died with the store (HOST-34). */
+SHC_NODISCARD enum shc_status shc_hosts_tell_gone(const struct shc_hosts_call *call);
 
 /* A barrier in which ranks say what became of them: all get the first failure. */
 SHC_NODISCARD enum shc_status shc_hosts_agree(const struct shc_hosts_call *call,

@@ -7,10 +7,8 @@
 #include "hosts/dead.h"
 #include "hosts/group.h"
 #include "hosts/hosts_p2p.h"
-#include "hosts/hosts_sys.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define LOOKS       4
 #define IDLE_SLICES 100 /* a second */
@@ -77,26 +75,13 @@ static bool wait_while_idle(struct shc_oob *oob)
     return true;
 }
 
-/* torch's TCPStore would find that out, too, but writes the stack of its caller to stderr. */
-static bool store_refuses(const struct shc_store *store)
-{
-    /* "TCPStore at host:port" */
-    const char *word = store->server ? strrchr(store->server, ' ') : NULL;
-    const char *colon = word ? strrchr(word, ':') : NULL;
-    char host[256];
-    if (!colon || store->server_port <= 0)
-        return false;
-    snprintf(host, sizeof host, "%.*s", (int)(colon - word - 1), word + 1);
-    return shc_hosts_refuses(host, store->server_port);
-}
-
 /* A connection has ended: its host has left, or is lost; or others know better, and tell. */
 static void find_out(struct shc_work_item *item)
 {
     const struct lost *lost = (const struct lost *)(const void *)item->memory;
     struct shc_oob *oob = item->oob;
     struct shc_hosts_reason reason;
-    if (!wait_while_idle(oob) || store_refuses(shc_oob_store(oob)))
+    if (!wait_while_idle(oob) || shc_oob_refuses(oob))
         return;
     for (int look = 0; look < LOOKS; look++) {
         if (shc_dead_stands(oob))

@@ -15,6 +15,7 @@
 
 #define CALL_TEXT      160
 #define RANKS_TEXT     96
+#define LOST_LOOKS     4 /* HOST-34 */
 #define COMPARED_BYTES offsetof(struct shc_hosts_said, sizes)
 
 static bool reduces(enum shc_op_kind kind)
@@ -149,6 +150,72 @@ static enum shc_status compare(struct shc_hosts *hosts)
     return SHC_OK;
 }
 
+/* ---- a store that is gone ---- */
+
+/* A gather among the leaders that waits for so many looks at most. True: all hosts have taken part. */
+static bool gather_soon(struct shc_hosts *hosts, size_t bytes, char *out, int *looks)
+{
+    char error[SHC_HOSTS_ERROR_BYTES];
+    struct shc_ticket *ticket;
+    if (shc_hosts_gather_even(hosts, &hosts->line, hosts->stage.record, bytes, out, &ticket) !=
+        SHC_OK)
+        return false;
+    while (!shc_gate_wait(ticket, SHC_DEAD_LOOK_NS, error)) {
+        if (--*looks > 0)
+            continue;
+        shc_gate_abandon(ticket);
+        return false;
+    }
+    return !error[0];
+}
+
+static bool says_gone(const struct shc_hosts *hosts, int host)
+{
+    return shc_hosts_record_of(hosts, host)->status == SHC_ERR_STORE;
+}
+
+/* All records are there, or not. They do not show which hosts live: one may have given its own before the store ended,
+ * and died with it. But one whose record says that the store is gone has lived on. */
+static enum shc_status fail_without_store(const struct shc_hosts_call *call, bool has_records,
+                                          int looks)
+{
+    struct shc_hosts *hosts = call->hosts;
+    char ranks[RANKS_TEXT], text[SHC_HOSTS_ERROR_BYTES], what[CALL_TEXT];
+    int teller = hosts->host, lost = -1;
+    for (int host = 0; has_records && host < hosts->plan.hosts; host++)
+        if (says_gone(hosts, host) && (host < teller || !says_gone(hosts, teller)))
+            teller = host;
+    if (!has_records || !gather_soon(hosts, SHC_HOSTS_ANSWER_BYTES, hosts->stage.answers, &looks)) {
+        while (looks-- > 0 && shc_dead_lost_host(hosts) < 0)
+            shc_gate_pause(SHC_DEAD_LOOK_NS);
+        lost = shc_dead_lost_host(hosts);
+    }
+    if (lost >= 0 && has_records && says_gone(hosts, lost))
+        lost = -1;
+    const enum shc_status st = shc_dead_store_text(hosts, lost, text, sizeof text);
+    shc_hosts_plan_text(&hosts->plan, teller, ranks, sizeof ranks);
+    shc_hosts_call_text(call, what, sizeof what);
+    return shc_hosts_fail(hosts, st, "host %d (%s): %s; in %s on \"%s\"", teller, ranks, text, what,
+                          shc_hosts_group_name(hosts));
+}
+
+enum shc_status shc_hosts_tell_gone(const struct shc_hosts_call *call)
+{
+    struct shc_hosts *hosts = call->hosts;
+    char text[SHC_HOSTS_ERROR_BYTES];
+    int looks = LOST_LOOKS;
+    if (!shc_hosts_leads(hosts)) /* its leader knows more */
+        return fail_without_store(call, false, 0);
+    const enum shc_status st = shc_dead_store_text(hosts, -1, text, sizeof text);
+    (void)!shc_hosts_fail(hosts, st, "%s", text); /* where fill() takes it from */
+    fill(call, st);
+    const bool has_records = !call->proves && gather_soon(hosts, shc_hosts_record_bytes(hosts),
+                                                          hosts->stage.records, &looks);
+    return fail_without_store(call, has_records, looks);
+}
+
+/* ---- records ---- */
+
 /* The leader: all hosts' records. */
 static enum shc_status exchange(const struct shc_hosts_call *call, enum shc_status st)
 {
@@ -159,7 +226,11 @@ static enum shc_status exchange(const struct shc_hosts_call *call, enum shc_stat
     SHC_TRY(shc_hosts_gather_even(hosts, &hosts->line, hosts->stage.record, bytes,
                                   hosts->stage.records, &ticket));
     SHC_TRY(shc_hosts_await(hosts, &ticket));
-    return st == SHC_OK ? compare(hosts) : st;
+    if (st == SHC_OK)
+        st = compare(hosts);
+    if (st == SHC_ERR_STORE && !call->proves) /* another host has said it */
+        st = fail_without_store(call, true, LOST_LOOKS);
+    return st;
 }
 
 /* The leader, whose island has failed: the other hosts are waiting for its record. */

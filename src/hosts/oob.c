@@ -55,6 +55,19 @@ const struct shc_store *shc_oob_store(const struct shc_oob *oob)
     return &oob->store;
 }
 
+bool shc_oob_refuses(const struct shc_oob *oob)
+{
+    /* "TCPStore at host:port" */
+    const struct shc_store *store = &oob->store;
+    const char *word = store->server ? strrchr(store->server, ' ') : NULL;
+    const char *colon = word ? strrchr(word, ':') : NULL;
+    char host[256];
+    if (!colon || store->server_port <= 0)
+        return false;
+    snprintf(host, sizeof host, "%.*s", (int)(colon - word - 1), word + 1);
+    return shc_hosts_refuses(host, store->server_port);
+}
+
 void shc_oob_key(const struct shc_oob *oob, const char *what, int number,
                  char key[SHC_OOB_KEY_BYTES])
 {

@@ -24,6 +24,10 @@ void shc_oob_take_watch(struct shc_oob *oob, const struct shc_watch *watch);
 const struct shc_watch *shc_oob_watch(const struct shc_oob *oob);
 const struct shc_store *shc_oob_store(const struct shc_oob *oob);
 
+/* Does nobody listen at the store's port? torch's TCPStore would find that out, too, but writes the stack of its caller
+ * to stderr. False: somebody does, or that is not known within 0.2 s. */
+bool shc_oob_refuses(const struct shc_oob *oob);
+
 /* "<prefix>/<what>", or with number >= 0 "<prefix>/<what>/<number>". */
 #define SHC_OOB_KEY_BYTES 96
 void shc_oob_key(const struct shc_oob *oob, const char *what, int number,
