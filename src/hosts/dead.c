@@ -279,6 +279,8 @@ struct watcher {
     uint64_t slice_ns;
     uint64_t gone_ns; /* since when; 0: the store is there */
     bool runs;        /* a call did since the last look, or a message waits */
+    bool hurries;     /* nobody else on this host is told for it */
+    bool doubts;      /* a request for something else has failed */
     uint64_t number;  /* of the last call that had begun then */
     struct shc_late late;
     bool found;                     /* this island has failed while no call ran */
@@ -309,9 +311,12 @@ static bool await_reason(struct watcher *w)
     if (w->reason_ns)
         return shc_oob_pause(w->oob, w->runs ? POLL_NS : IDLE_NS);
     if (w->gone_ns || !watch) {
-        const bool there = shc_oob_pause(w->oob, w->runs ? POLL_NS : IDLE_NS);
-        if (there && !w->gone_ns && w->runs)
+        const bool now = w->doubts && !w->gone_ns;
+        const uint64_t pause_ns = w->runs && w->hurries ? POLL_NS : IDLE_NS;
+        const bool there = now || shc_oob_pause(w->oob, pause_ns);
+        if (there && !w->gone_ns && (w->runs || now))
             w->error = get_reason(w);
+        w->doubts = false;
         return there;
     }
     shc_oob_key(w->oob, "dead", -1, key);
@@ -399,8 +404,10 @@ static bool look(struct watcher *w, struct shc_hosts *hosts)
     look_at_island(w, hosts);
     if (w->leads)
         shc_late_look(&w->late, hosts, shc_clock_ns());
+    const bool messages = has_messages(hosts);
     shc_oob_lock(hosts->dead.oob);
-    w->runs = hosts->dead.call != NULL || hosts->dead.number != w->number || has_messages(hosts);
+    w->hurries = w->leads || messages;
+    w->runs = hosts->dead.call != NULL || hosts->dead.number != w->number || messages;
     w->number = hosts->dead.number;
     shc_oob_unlock(hosts->dead.oob);
     return true;
@@ -410,7 +417,7 @@ static bool look(struct watcher *w, struct shc_hosts *hosts)
 static bool be_late(struct watcher *w, int count, uint64_t late_ns)
 {
     const bool due = w->late.due;
-    shc_late_exchange(&w->late, w->oob, count, shc_clock_ns(), late_ns);
+    w->doubts = shc_late_exchange(&w->late, w->oob, count, shc_clock_ns(), late_ns) != 0;
     struct shc_hosts *hosts = due ? shc_oob_enter(w->oob) : NULL;
     if (!hosts)
         return !due;
@@ -465,7 +472,7 @@ static enum shc_status start_watcher(struct shc_hosts *hosts, const struct shc_w
     if (!w)
         return SHC_ERR_NOMEM;
     w->oob = dead->oob;
-    w->leads = shc_hosts_leads(hosts);
+    w->leads = w->hurries = shc_hosts_leads(hosts);
     w->slice_ns = dead->late_ns / 4 < SLICE_NS ? dead->late_ns / 4 : SLICE_NS;
     if (watch)
         shc_oob_take_watch(dead->oob, watch);

@@ -82,18 +82,19 @@ static void read_others(struct shc_late *late, struct shc_oob *oob, int hosts, u
     late->seen_number = late->own.number;
 }
 
-void shc_late_exchange(struct shc_late *late, struct shc_oob *oob, int hosts, uint64_t now_ns,
-                       uint64_t late_ns)
+int shc_late_exchange(struct shc_late *late, struct shc_oob *oob, int hosts, uint64_t now_ns,
+                      uint64_t late_ns)
 {
     const struct shc_store *store = shc_oob_store(oob);
     char key[SHC_OOB_KEY_BYTES];
     int64_t asked;
     if (!late->due && now_ns - late->asked_ns < late_ns)
-        return;
+        return 0;
     late->asked_ns = now_ns;
     shc_oob_key(oob, "late", -1, key);
-    if (store->add(store->ctx, key, late->due, &asked) != 0)
-        return;
+    const int error = store->add(store->ctx, key, late->due, &asked);
+    if (error != 0)
+        return error;
     if (late->due || (uint64_t)asked != late->asked) {
         late->own.moves = ++late->moves;
         shc_oob_key(oob, "at", late->own.host, key);
@@ -102,6 +103,7 @@ void shc_late_exchange(struct shc_late *late, struct shc_oob *oob, int hosts, ui
     late->asked = (uint64_t)asked;
     if (late->due)
         read_others(late, oob, hosts, now_ns);
+    return 0;
 }
 
 static bool waits_too(const struct shc_hosts_at *at, uint64_t number)

@@ -42,9 +42,10 @@ struct shc_late {
 /* In the group: what is this host at, and is a line due? */
 void shc_late_look(struct shc_late *late, struct shc_hosts *hosts, uint64_t now_ns);
 
-/* Outside of it: tells the others, if one has asked or a line is due; asks them if one is. */
-void shc_late_exchange(struct shc_late *late, struct shc_oob *oob, int hosts, uint64_t now_ns,
-                       uint64_t late_ns);
+/* Outside of it: tells the others, if one has asked or a line is due; asks them if one is. Returns an errno of the
+ * store. */
+int shc_late_exchange(struct shc_late *late, struct shc_oob *oob, int hosts, uint64_t now_ns,
+                      uint64_t late_ns);
 
 /* In the group: writes the line, if it still holds. */
 void shc_late_say(struct shc_late *late, struct shc_hosts *hosts, uint64_t now_ns);

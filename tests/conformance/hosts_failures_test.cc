@@ -706,12 +706,12 @@ TEST(HostsFailures, AStoreThatIsGoneFailsCalls)
     }
 }
 
-// The run's store, of which one rank's connection may end. Counts the reasons that are put.
+// The run's store, of which one rank's connection may end. Counts the reasons that are put, and looked for.
 class Connection
 {
   public:
     std::atomic<bool> ended{false};
-    std::atomic<int> puts{0};
+    std::atomic<int> puts{0}, looks{0};
 
     shc_store store(const shc_store &inner, bool refuses)
     {
@@ -722,6 +722,7 @@ class Connection
             return of(ctx).ended ? EIO : in(ctx).set(in(ctx).ctx, key, value, bytes);
         };
         store.get = [](void *ctx, const char *key, void *value, size_t capacity, size_t *bytes) {
+            of(ctx).looks += is_reason(key);
             return of(ctx).ended ? EIO : in(ctx).get(in(ctx).ctx, key, value, capacity, bytes);
         };
         store.check = [](void *ctx, const char *const *keys, size_t count) {
@@ -732,7 +733,7 @@ class Connection
         };
         store.put_first = [](void *ctx, const char *key, const void *value, size_t bytes, void *now,
                              size_t capacity, size_t *now_bytes) {
-            of(ctx).puts += std::string(key).find("/dead") != std::string::npos;
+            of(ctx).puts += is_reason(key);
             return of(ctx).ended ? EIO
                                  : in(ctx).put_first(in(ctx).ctx, key, value, bytes, now, capacity,
                                                      now_bytes);
@@ -745,6 +746,7 @@ class Connection
     }
 
   private:
+    static bool is_reason(const std::string &key) { return key.find("/dead") != std::string::npos; }
     static Connection &of(void *ctx) { return *static_cast<Connection *>(ctx); }
     static const shc_store &in(void *ctx) { return of(ctx).inner_; }
 
@@ -771,6 +773,53 @@ struct Connections {
         return sum;
     }
 };
+
+// The second rank of a host waits for a reason in case that its leader dies. Both hosts call all the time.
+TEST(HostsFailures, ALeaderAsksMoreOftenThanTheSecondRankOfItsHost)
+{
+    Network network(2);
+    Connections connections;
+    Step asked(4);
+    run_hosts(
+        kTwoOfTwo, network,
+        [&](Group &group) {
+            std::vector<float> over = {0};
+            while (over[0] == 0) {
+                Sum sum(1, group.rank == 0 && connections.of[0].looks >= 20 ? 1 : 0);
+                ASSERT_EQ(group.run(sum.op), SHC_OK) << group.error;
+                over = sum.x;
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+            }
+            asked.meet();
+        },
+        connections.options(false));
+    EXPECT_LE(connections.of[1].looks, 12) << connections.of[0].looks;
+}
+
+// Its thread asks for late calls, too, and where that fails it looks whether the store is there.
+TEST(HostsFailures, AnIdleLeaderWhoseOtherRequestFailsKnowsThatTheStoreIsGone)
+{
+    Network network(2);
+    Connections connections;
+    Step told(1);
+    HostsOptions how = connections.options(true);
+    how.late_ns = 20 * SHC_NS_PER_MS;
+    run_hosts(
+        {0, 1}, network,
+        [&](Group &group) {
+            expect_sum(group, 2);
+            if (group.rank == 1)
+                return told.await();
+            shc_os_sleep_ns(500 * SHC_NS_PER_MS); // now it is idle, and looks no more
+            connections.of[0].ended = true;
+            const int looks = connections.of[0].looks;
+            for (int i = 0; i < 10000 && connections.of[0].looks == looks; i++)
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+            EXPECT_GT(connections.of[0].looks, looks);
+            told.come();
+        },
+        how);
+}
 
 // Host 1 cannot find it out: its connections to the store are there.
 TEST(HostsFailures, ALeaderWithoutAStoreTellsTheOthersByItsRecord)
