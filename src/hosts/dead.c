@@ -36,25 +36,27 @@ struct settling {
     char stands[sizeof(struct shc_hosts_reason) + 8];
 };
 
-/* A reason of another rank is looked for, and then this one's is put. */
-static void put_reason(struct shc_work_item *item)
+/* A reason of another rank is looked for, and then this one's is put. Returns an errno of the store. */
+static int put_reason(struct shc_oob *oob, struct settling *s)
 {
-    struct settling *s = (struct settling *)(void *)item->memory;
-    const struct shc_store *store = shc_oob_store(item->oob);
+    const struct shc_store *store = shc_oob_store(oob);
     char key[SHC_OOB_KEY_BYTES];
-    if (s->doubts && shc_oob_refuses(item->oob)) {
-        item->error = ECONNREFUSED; /* HOST-36 */
-        return;
-    }
-    shc_oob_key(item->oob, "dead", -1, key);
+    if (s->doubts && shc_oob_refuses(oob))
+        return ECONNREFUSED; /* HOST-36 */
+    shc_oob_key(oob, "dead", -1, key);
     for (int look = 0; look < s->looks; look++) {
-        item->error = store->get(store->ctx, key, s->stands, sizeof s->stands, &s->bytes);
-        if (item->error != ENOENT)
-            return;
+        const int error = store->get(store->ctx, key, s->stands, sizeof s->stands, &s->bytes);
+        if (error != ENOENT)
+            return error;
         shc_gate_pause(SHC_DEAD_LOOK_NS);
     }
-    item->error = store->put_first(store->ctx, key, &s->wish, sizeof s->wish, s->stands,
-                                   sizeof s->stands, &s->bytes);
+    return store->put_first(store->ctx, key, &s->wish, sizeof s->wish, s->stands, sizeof s->stands,
+                            &s->bytes);
+}
+
+static void settle_in_store(struct shc_work_item *item)
+{
+    item->error = put_reason(item->oob, (struct settling *)(void *)item->memory);
 }
 
 /* ---- what stands ---- */
@@ -91,17 +93,12 @@ bool shc_dead_stands(struct shc_oob *oob)
 
 void shc_dead_put(struct shc_oob *oob, const struct shc_hosts_reason *wish)
 {
-    const struct shc_store *store = shc_oob_store(oob);
-    char key[SHC_OOB_KEY_BYTES], value[sizeof(struct shc_hosts_reason) + 8];
+    struct settling s = {.wish = *wish};
     struct shc_hosts_reason reason;
-    size_t bytes;
-    shc_oob_key(oob, "dead", -1, key);
-    const int error =
-        store->put_first(store->ctx, key, wish, sizeof *wish, value, sizeof value, &bytes);
-    struct shc_hosts *hosts = error == 0 ? shc_oob_enter(oob) : NULL;
+    struct shc_hosts *hosts = put_reason(oob, &s) == 0 ? shc_oob_enter(oob) : NULL;
     if (!hosts)
         return;
-    if (shc_reason_read(hosts, value, bytes, &reason))
+    if (shc_reason_read(hosts, s.stands, s.bytes, &reason))
         (void)!take(hosts, &reason);
     shc_oob_leave(oob);
 }
@@ -211,7 +208,7 @@ static struct shc_work_item *begin_to_put(struct shc_dead *dead,
                                           const struct shc_hosts_reason *reason, int looks)
 {
     struct shc_work_item *item =
-        shc_work_item_create(dead->oob, put_reason, sizeof(struct settling));
+        shc_work_item_create(dead->oob, settle_in_store, sizeof(struct settling));
     if (!item)
         return NULL;
     struct settling *s = (struct settling *)(void *)item->memory;
