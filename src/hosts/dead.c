@@ -166,7 +166,11 @@ enum shc_status shc_dead_begin(const struct shc_hosts_call *call)
     dead->number = hosts->number;
     dead->awaits = false;
     shc_lateness_begin(&dead->lateness, shc_clock_ns(), SHC_NO_DEADLINE, dead->late_ns);
+    const bool sleeps = dead->sleeps;
+    dead->sleeps = false;
     shc_oob_unlock(dead->oob);
+    if (sleeps)
+        shc_oob_stir(dead->oob);
     dead->asked_ns = shc_clock_ns();
     dead->again_ns = SHC_LEAVING_LATE_NS;
     return check_reason(hosts);
@@ -406,6 +410,7 @@ static bool look(struct watcher *w, struct shc_hosts *hosts)
     w->hurries = w->leads || messages;
     w->runs = hosts->dead.call != NULL || hosts->dead.number != w->number || messages;
     w->number = hosts->dead.number;
+    hosts->dead.sleeps = w->hurries && !w->runs;
     shc_oob_unlock(hosts->dead.oob);
     return true;
 }

@@ -16,6 +16,7 @@ struct shc_oob {
     char prefix[SHC_HOSTS_PREFIX_BYTES];
     void *group;    /* NULL: it is gone */
     int inside;     /* threads that use the group */
+    bool stirred;   /* since the end of the last pause */
     int references; /* the group's, and one of each thread and work item */
 };
 
@@ -159,8 +160,9 @@ bool shc_oob_pause(struct shc_oob *oob, uint64_t ns)
 {
     const uint64_t deadline_ns = shc_deadline_after(shc_clock_ns(), ns);
     pthread_mutex_lock(&oob->lock);
-    if (oob->group)
+    if (oob->group && !oob->stirred)
         (void)shc_hosts_cond_wait(&oob->stir, &oob->lock, deadline_ns);
+    oob->stirred = false;
     const bool there = oob->group != NULL;
     pthread_mutex_unlock(&oob->lock);
     return there;
@@ -169,6 +171,7 @@ bool shc_oob_pause(struct shc_oob *oob, uint64_t ns)
 void shc_oob_stir(struct shc_oob *oob)
 {
     pthread_mutex_lock(&oob->lock);
+    oob->stirred = true;
     pthread_cond_broadcast(&oob->stir);
     pthread_mutex_unlock(&oob->lock);
 }

@@ -49,7 +49,8 @@ void shc_oob_drop(struct shc_oob *oob);
 SHC_NODISCARD void *shc_oob_enter(struct shc_oob *oob);
 void shc_oob_leave(struct shc_oob *oob);
 
-/* Sleeps, at most that long, until the next shc_oob_stir() or the close. False: the group is gone. */
+/* Sleeps, at most that long, until the next shc_oob_stir() or the close; not at all if there was one since the last
+ * pause. One thread of the channel does. False: the group is gone. */
 SHC_NODISCARD bool shc_oob_pause(struct shc_oob *oob, uint64_t ns);
 void shc_oob_stir(struct shc_oob *oob);
 

@@ -711,7 +711,7 @@ class Connection
 {
   public:
     std::atomic<bool> ended{false};
-    std::atomic<int> puts{0}, looks{0};
+    std::atomic<int> puts{0}, looks{0}, adds{0};
 
     shc_store store(const shc_store &inner, bool refuses)
     {
@@ -729,6 +729,7 @@ class Connection
             return in(ctx).check(in(ctx).ctx, keys, count);
         };
         store.add = [](void *ctx, const char *key, int64_t delta, int64_t *value) {
+            of(ctx).adds++;
             return of(ctx).ended ? EIO : in(ctx).add(in(ctx).ctx, key, delta, value);
         };
         store.put_first = [](void *ctx, const char *key, const void *value, size_t bytes, void *now,
@@ -794,6 +795,34 @@ TEST(HostsFailures, ALeaderAsksMoreOftenThanTheSecondRankOfItsHost)
         },
         connections.options(false));
     EXPECT_LE(connections.of[1].looks, 12) << connections.of[0].looks;
+}
+
+// It asks for late calls after each sleep here, which lasts 200 ms while nobody calls. What a thread does that begins
+// with the call tells what this machine is at.
+TEST(HostsFailures, ACallWakesAnIdleLeader)
+{
+    Network network(2);
+    Connections connections;
+    HostsOptions how = connections.options(false);
+    how.late_ns = 1000;
+    const int tries = 20;
+    std::atomic<int> hits{0};
+    run_hosts(
+        {0, 1}, network,
+        [&](Group &group) {
+            for (int i = 0; i < tries; i++) {
+                shc_os_sleep_ns(static_cast<uint64_t>(290 + 7 * i) * SHC_NS_PER_MS);
+                const int adds = connections.of[0].adds;
+                std::thread bystander([&] {
+                    shc_os_sleep_ns(20 * SHC_NS_PER_MS);
+                    hits += group.rank == 0 && connections.of[0].adds > adds;
+                });
+                expect_sum(group, 2);
+                bystander.join();
+            }
+        },
+        how);
+    EXPECT_GE(hits, tries / 2);
 }
 
 // Its thread asks for late calls, too, and where that fails it looks whether the store is there.
