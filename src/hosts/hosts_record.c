@@ -211,7 +211,8 @@ enum shc_status shc_hosts_tell_gone(const struct shc_hosts_call *call)
     fill(call, st);
     const bool has_records = !call->proves && gather_soon(hosts, shc_hosts_record_bytes(hosts),
                                                           hosts->stage.records, &looks);
-    return fail_without_store(call, has_records, looks);
+    const enum shc_status found = has_records ? compare(hosts) : st;
+    return found == st ? fail_without_store(call, has_records, looks) : found;
 }
 
 /* ---- records ---- */

@@ -985,6 +985,40 @@ TEST(HostsFailures, AHostThatAnswersIsNotNamedWhateverItsMonitorSays)
     EXPECT_TRUE(is_left_out(-1, false));
 }
 
+// Host 2 has no store, and the calls of hosts 0 and 1 differ. False: host 2 was too early, or the records too late.
+bool all_say_that_calls_differ()
+{
+    Network network(3);
+    Watches watches;
+    Sentences sentences;
+    Step gone(3), told(3);
+    run_hosts(
+        {0, 1, 2}, network,
+        [&](Group &group) {
+            expect_sum(group, 3);
+            Watch &watch = *watches.of[group.place.host];
+            watch.gone = group.rank == 2;
+            while (watch.gone && watch.said_gone == 0)
+                shc_os_sleep_ns(SHC_NS_PER_MS);
+            shc_os_sleep_ns(10 * SHC_NS_PER_MS);
+            gone.meet();
+            Sum sum(group.rank == 1 ? 20 : 10);
+            EXPECT_NE(group.run(sum.op), SHC_OK);
+            sentences.add(group.error);
+            told.meet();
+        },
+        watches.options());
+    return sentences.all.size() == 1 && sentences.all.begin()->rfind("calls of ", 0) == 0;
+}
+
+TEST(HostsFailures, AHostWithoutAStoreSeesThatTheCallsOfOthersDiffer)
+{
+    bool differ = false;
+    for (int i = 0; i < 30 && !differ; i++)
+        differ = all_say_that_calls_differ();
+    EXPECT_TRUE(differ);
+}
+
 // A value of <g>/dead that a rank could have written: number 2, a death of rank 3 on host 1.
 std::string reason_of(const std::string &text)
 {
