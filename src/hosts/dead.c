@@ -165,6 +165,7 @@ enum shc_status shc_dead_begin(const struct shc_hosts_call *call)
     dead->call = call;
     dead->number = hosts->number;
     dead->awaits = false;
+    dead->tells = dead->gone;
     shc_lateness_begin(&dead->lateness, shc_clock_ns(), SHC_NO_DEADLINE, dead->late_ns);
     const bool sleeps = dead->sleeps;
     dead->sleeps = false;
@@ -354,7 +355,7 @@ static void look_at_store(struct watcher *w, struct shc_hosts *hosts)
     const bool over = w->gone_ns && now_ns - w->gone_ns >= grace_ns;
     shc_oob_lock(dead->oob);
     dead->gone = w->gone_ns && (w->leads || over);
-    const bool fails = over && (dead->call || has_messages(hosts));
+    const bool fails = over && ((dead->call && !dead->tells) || has_messages(hosts));
     const uint64_t number = dead->number;
     shc_oob_unlock(dead->oob);
     if (!fails)

@@ -32,6 +32,7 @@ struct shc_dead {
     uint64_t completed;                /* of the last call that ended well */
     bool awaits;                       /* the call waits for other hosts */
     bool gone;                         /* the store is */
+    bool tells;                        /* it was when the call began, which fails by itself */
     bool sleeps;                       /* this rank's thread, for long: the next call wakes it */
     bool is_lost;                      /* the connection to the host `lost` has ended (HOST-34) */
     int lost;

@@ -15,7 +15,8 @@
 
 #define CALL_TEXT      160
 #define RANKS_TEXT     96
-#define LOST_LOOKS     4 /* HOST-34 */
+#define LOST_LOOKS     4  /* HOST-34 */
+#define LEADER_LOOKS   25 /* HOST-10 */
 #define COMPARED_BYTES offsetof(struct shc_hosts_said, sizes)
 
 static bool reduces(enum shc_op_kind kind)
@@ -199,13 +200,24 @@ static enum shc_status fail_without_store(const struct shc_hosts_call *call, boo
                           shc_hosts_group_name(hosts));
 }
 
+/* A rank that does not lead: its leader says it for the island, if it knows. */
+static enum shc_status fail_with_leader(const struct shc_hosts_call *call)
+{
+    struct shc_hosts *hosts = call->hosts;
+    for (int look = 0; look < LEADER_LOOKS; look++) {
+        SHC_TRY(shc_comm_error(hosts->island));
+        shc_gate_pause(SHC_DEAD_LOOK_NS);
+    }
+    return fail_without_store(call, false, 0);
+}
+
 enum shc_status shc_hosts_tell_gone(const struct shc_hosts_call *call)
 {
     struct shc_hosts *hosts = call->hosts;
     char text[SHC_HOSTS_ERROR_BYTES];
     int looks = LOST_LOOKS;
-    if (!shc_hosts_leads(hosts)) /* its leader knows more */
-        return fail_without_store(call, false, 0);
+    if (!shc_hosts_leads(hosts))
+        return fail_with_leader(call);
     const enum shc_status st = shc_dead_store_text(hosts, -1, text, sizeof text);
     (void)!shc_hosts_fail(hosts, st, "%s", text); /* where fill() takes it from */
     fill(call, st);

@@ -119,7 +119,7 @@ void die(const Group &group)
 struct Sentences {
     std::mutex lock;
     std::set<std::string> all;
-    int count = 0;
+    std::atomic<int> count{0};
 
     void add(const char *text)
     {
@@ -1017,6 +1017,35 @@ TEST(HostsFailures, AHostWithoutAStoreSeesThatTheCallsOfOthersDiffer)
     for (int i = 0; i < 30 && !differ; i++)
         differ = all_say_that_calls_differ();
     EXPECT_TRUE(differ);
+}
+
+// The threads would fail a call that has run for so long, each with a sentence of its own.
+TEST(HostsFailures, RanksThatHaveLongLackedTheStoreSayOneSentence)
+{
+    Network network(2);
+    Connections connections;
+    Sentences sentences;
+    Step gone(4), told(4);
+    run_hosts(
+        kTwoOfTwo, network,
+        [&](Group &group) {
+            expect_sum(group, 4);
+            connections.of[static_cast<size_t>(group.rank)].ended = true;
+            shc_os_sleep_ns(2500 * SHC_NS_PER_MS); // all have asked, and a call that ran has failed
+            const int calls = network.calls();
+            gone.meet();
+            while (group.place.host == 1 && network.calls() == calls && sentences.count == 0)
+                shc_os_sleep_ns(SHC_NS_PER_MS); // host 0 gives its record
+            Sum sum(10);
+            EXPECT_NE(group.run(sum.op), SHC_OK);
+            sentences.add(group.error);
+            told.meet();
+        },
+        connections.options(true));
+    sentences.expect(
+        4,
+        R"(host 0 \(ranks 0-1\): the store of "0" \(TCPStore at 127.0.0.1:1\) is )"
+        R"(gone, by which .*, or its connection; in all_reduce #2 \(float32\[10\], sum\) on "0")");
 }
 
 // A value of <g>/dead that a rank could have written: number 2, a death of rank 3 on host 1.
