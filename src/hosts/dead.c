@@ -476,6 +476,9 @@ static enum shc_status start_watcher(struct shc_hosts *hosts, const struct shc_w
         return SHC_ERR_NOMEM;
     w->oob = dead->oob;
     w->leads = w->hurries = shc_hosts_leads(hosts);
+    shc_oob_lock(dead->oob);
+    dead->sleeps = w->hurries;
+    shc_oob_unlock(dead->oob);
     w->slice_ns = dead->late_ns / 4 < SLICE_NS ? dead->late_ns / 4 : SLICE_NS;
     if (watch)
         shc_oob_take_watch(dead->oob, watch);

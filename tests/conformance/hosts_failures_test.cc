@@ -825,6 +825,30 @@ TEST(HostsFailures, ACallWakesAnIdleLeader)
     EXPECT_GE(hits, tries / 2);
 }
 
+// So does the first one of a group.
+TEST(HostsFailures, TheFirstCallWakesALeader)
+{
+    const int tries = 6;
+    std::atomic<int> hits{0};
+    for (int i = 0; i < tries; i++) {
+        Network network(2);
+        Connections connections;
+        HostsOptions how = connections.options(false);
+        how.late_ns = 1000;
+        run_hosts(
+            {0, 1}, network,
+            [&](Group &group) {
+                shc_os_sleep_ns(20 * SHC_NS_PER_MS); // its thread runs
+                const int adds = connections.of[0].adds;
+                expect_sum(group, 2);
+                shc_os_sleep_ns(20 * SHC_NS_PER_MS);
+                hits += group.rank == 0 && connections.of[0].adds > adds;
+            },
+            how);
+    }
+    EXPECT_GE(hits, tries / 2);
+}
+
 // Its thread asks for late calls, too, and where that fails it looks whether the store is there.
 TEST(HostsFailures, AnIdleLeaderWhoseOtherRequestFailsKnowsThatTheStoreIsGone)
 {
