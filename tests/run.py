@@ -127,6 +127,8 @@ ALIKE = "|".join(
         r"^cuda/(Ways|Relays)/.*/(Host|Relay)( |$)",
         # Which hosts exchange messages is arithmetic: this map has all that the others have.
         r"/EveryMap\.[^/]+/(TwoOf|Cyclic)",
+        # More hosts than two take the same code; `--long sanitizers` has eight, `--long long` 64.
+        r"/Hosts\w*\.[^/]+/EightOfTwo",
     )
 )
 # With one mapping for all ranks the same code runs as with one for each. Numbers of all values are no

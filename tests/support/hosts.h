@@ -32,10 +32,27 @@ const size_t kEach = 1, kEachChain = 4;
 const size_t kEach = 1, kEachChain = 1;
 #endif
 
+// Of 64 ranks on two CPUs a call takes milliseconds.
+inline size_t each_of(size_t world)
+{
+    return world > 16 ? 15 : kEach;
+}
+
+// Hosts 0, 1, 2 ... of so many ranks each.
+inline Labels many_hosts(int hosts, int ranks)
+{
+    Labels labels;
+    for (int rank = 0; rank < hosts * ranks; rank++)
+        labels.push_back(rank / ranks);
+    return labels;
+}
+
 inline std::vector<Map> maps()
 {
     if (kSlow)
-        return {{"TwoOfTwoCyclic", {0, 1, 0, 1}}, {"TwoAndOneAndThree", {0, 1, 2, 0, 2, 2}}};
+        return {{"TwoOfTwoCyclic", {0, 1, 0, 1}},
+                {"TwoAndOneAndThree", {0, 1, 2, 0, 2, 2}},
+                {"EightOfTwo", many_hosts(8, 2)}};
     return {
         {"TwoOfOne", {0, 1}},
         {"TwoOfTwo", {0, 0, 1, 1}},
@@ -47,6 +64,8 @@ inline std::vector<Map> maps()
         {"ThreeOfTwoCyclic", {0, 1, 2, 0, 1, 2}},
         {"TwoAndOneAndThree", {0, 1, 2, 0, 2, 2}},
         {"OneOfThree", {0, 0, 0}},
+        {"EightOfTwo", many_hosts(8, 2)},
+        {"SixtyFourOfOne", many_hosts(64, 1)},
     };
 }
 
