@@ -48,7 +48,7 @@ help:
 	@echo "make gpu NEXT=1 GPU_SECONDS=200    the most important missing part of this commit's report, within 200 s"
 	@echo "make sanitizers    all C tests under both sanitizers"
 	@echo "make soak     random kills for a long time"
-	@echo "make clients  longer user programs: compilers, more ranks"
+	@echo "make clients  longer user programs: compilers, more ranks, two hosts"
 	@echo "make fuzz     random programs against the oracle (SHMCOLL_FUZZ_PROGRAMS, SHMCOLL_FUZZ_SEED)"
 	@echo "make fuzz-hosts    the same with all ranks on several hosts, 3000 programs"
 	@echo "make fuzz-peer    a peer that writes wrong values into shared memory, for ten minutes (SHMCOLL_LIES_SECONDS)"

@@ -23,6 +23,7 @@ import torch._dynamo  # imported once, before the forks, like what the clients i
 import torch.distributed as dist
 
 import oracle
+import shmcoll
 from ranks import Failed, Rank, run, seconds
 
 FOLDER = Path(__file__).resolve().parents[1] / "clients" / "python"
@@ -43,6 +44,7 @@ class Case:
     client: str  # a file of FOLDER
     world: int
     options: dict[str, Any]  # of its train()
+    hosts: int = 1  # that shmcoll takes the ranks for
 
     def __str__(self) -> str:
         said = [f"{name}={value}" for name, value in self.options.items()]
@@ -52,6 +54,13 @@ class Case:
     def tolerance(self) -> dict[str, float] | None:
         """None: the same bits."""
         return ROUNDING if self.world > 2 else None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        if self.hosts == 1:
+            return LOOPBACK
+        each = -(-self.world // self.hosts)
+        return {**LOOPBACK, "SHMCOLL_FAKE_HOSTS": f"{self.hosts}x{each}", "SHMCOLL_LOG": "off"}
 
 
 def case(client: str, world: int = 2, **options: Any) -> Case:
@@ -87,9 +96,12 @@ def run_once(backend: str, case: Case, limit: float) -> list[Tensors]:
         dist.init_process_group = init
         found = client(backend, **case.options)
         assert dist.get_backend() == backend
+        if case.hosts > 1:
+            about: Any = shmcoll.describe()
+            assert about["hosts"] == case.hosts
         return {name: tensor.clone() for name, tensor in found.items()}
 
-    return run(case.world, body, limit=limit, env=LOOPBACK)
+    return run(case.world, body, limit=limit, env=case.environment)
 
 
 def assert_same(
