@@ -80,10 +80,22 @@ def test_a_longer_lane_runs_what_a_default_lane_leaves_out(runner):
         for folder in (
             ("unit", "conformance", "cuda") if "slice" in lane.labels else ("conformance",)
         ):
-            assert re.search(longest.labels, folder) and re.search(
-                longest.labels, f"{folder}-slice"
-            )
-        assert lane.build == longest.build and not longest.without
+            for label in (folder, f"{folder}-slice", f"{folder}-sanitized"):
+                assert re.search(longest.labels, label)
+        assert lane.build.environment == longest.build.environment and not longest.without
+        # The longer one may compile more.
+        assert set(lane.build.options) - set(longest.build.options) <= {"-DSHMCOLL_ISAS=OFF"}
+        assert set(longest.build.options) <= set(lane.build.options)
+
+
+def test_what_runs_under_sanitizers_alone_runs_under_one():
+    lists = (ROOT / "tests" / "CMakeLists.txt").read_text()
+
+    def programs(name):
+        [found] = re.findall(rf"^set\({name}\s([^)]*)\)", lists, re.M)
+        return set(re.sub("#.*", "", found).split())
+
+    assert programs("shmcoll_sanitized") <= programs("shmcoll_slice_address")
 
 
 def test_a_longer_lane_runs_the_marked_tests_that_a_default_lane_leaves_out(runner):
