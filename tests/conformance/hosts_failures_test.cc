@@ -1301,6 +1301,68 @@ TEST(HostsFailures, AGroupThatMakesShortCallsAsksForAReason)
         how);
 }
 
+// A FileStore that takes its time with what a rank says when it leaves.
+struct SlowFile {
+    shc_store inner = {};
+    std::atomic<int> written{0};
+
+    static const shc_store &of(void *ctx) { return static_cast<SlowFile *>(ctx)->inner; }
+
+    shc_store store()
+    {
+        shc_store slow = {};
+        slow.ctx = this;
+        slow.server = "FileStore /nowhere";
+        slow.set = [](void *ctx, const char *key, const void *value, size_t bytes) {
+            const bool leaves = strstr(key, "/gone/") != nullptr;
+            if (leaves)
+                shc_os_sleep_ns(400 * SHC_NS_PER_MS);
+            const int error = of(ctx).set(of(ctx).ctx, key, value, bytes);
+            static_cast<SlowFile *>(ctx)->written += leaves;
+            return error;
+        };
+        slow.get = [](void *ctx, const char *key, void *value, size_t capacity, size_t *bytes) {
+            return of(ctx).get(of(ctx).ctx, key, value, capacity, bytes);
+        };
+        slow.check = [](void *ctx, const char *const *keys, size_t count) {
+            return of(ctx).check(of(ctx).ctx, keys, count);
+        };
+        slow.add = [](void *ctx, const char *key, int64_t more, int64_t *sum) {
+            return of(ctx).add(of(ctx).ctx, key, more, sum);
+        };
+        slow.put_first = [](void *ctx, const char *key, const void *value, size_t bytes, void *now,
+                            size_t capacity, size_t *now_bytes) {
+            return of(ctx).put_first(of(ctx).ctx, key, value, bytes, now, capacity, now_bytes);
+        };
+        slow.retain = slow.release = [](void *) {}; // a thread of the library may use it
+        return slow;
+    }
+};
+
+// A process that ended in the middle of that would leave others a file in which torch reads for ever.
+TEST(HostsFailures, AFarewellInAFileIsWrittenBeforeTheCloseReturns)
+{
+    std::array<SlowFile, 2> files;
+    Network network(2);
+    HostsOptions how;
+    how.store = [&](int rank, const shc_store &run) {
+        files[static_cast<size_t>(rank)].inner = run;
+        return files[static_cast<size_t>(rank)].store();
+    };
+    Step closed(2);
+    run_hosts(
+        {0, 1}, network,
+        [&](Group &group) {
+            expect_sum(group, 2);
+            shc_hosts_free(group.hosts);
+            group.hosts = nullptr;
+            EXPECT_EQ(files[static_cast<size_t>(group.rank)].written, 1);
+            shc_os_sleep_ns(SHC_NS_PER_S); // if not, the thread ends before the files go
+            closed.meet();
+        },
+        how);
+}
+
 // The group ends with its errors and its close in time, and what is stuck lets go of all later.
 TEST(HostsFailures, AStoreThatDoesNotAnswerHoldsUpNothing)
 {
