@@ -1208,6 +1208,31 @@ TEST(HostsFailures, AReasonOfALaterCallEndsAnEarlierOneAfterSomeTime)
     }
 }
 
+// A store whose calls all go to the one that T::of(ctx) gives.
+template <class T>
+shc_store forwarding(T *to)
+{
+    shc_store store = to->inner;
+    store.ctx = to;
+    store.set = [](void *ctx, const char *key, const void *value, size_t bytes) {
+        return T::of(ctx).set(T::of(ctx).ctx, key, value, bytes);
+    };
+    store.get = [](void *ctx, const char *key, void *value, size_t capacity, size_t *bytes) {
+        return T::of(ctx).get(T::of(ctx).ctx, key, value, capacity, bytes);
+    };
+    store.check = [](void *ctx, const char *const *keys, size_t count) {
+        return T::of(ctx).check(T::of(ctx).ctx, keys, count);
+    };
+    store.add = [](void *ctx, const char *key, int64_t delta, int64_t *value) {
+        return T::of(ctx).add(T::of(ctx).ctx, key, delta, value);
+    };
+    store.put_first = [](void *ctx, const char *key, const void *value, size_t bytes, void *now,
+                         size_t capacity, size_t *now_bytes) {
+        return T::of(ctx).put_first(T::of(ctx).ctx, key, value, bytes, now, capacity, now_bytes);
+    };
+    return store;
+}
+
 // A store and a watch of which a call may not return.
 struct Stuck {
     std::mutex lock;
@@ -1219,24 +1244,10 @@ struct Stuck {
 
     shc_store store()
     {
-        shc_store store = inner;
-        store.ctx = this;
-        store.set = [](void *ctx, const char *key, const void *value, size_t bytes) {
-            return of(ctx).set(of(ctx).ctx, key, value, bytes);
-        };
+        shc_store store = forwarding(this);
         store.get = [](void *ctx, const char *key, void *value, size_t capacity, size_t *bytes) {
             static_cast<Stuck *>(ctx)->asked += std::string(key).find("/dead") != std::string::npos;
             return of(ctx).get(of(ctx).ctx, key, value, capacity, bytes);
-        };
-        store.check = [](void *ctx, const char *const *keys, size_t count) {
-            return of(ctx).check(of(ctx).ctx, keys, count);
-        };
-        store.add = [](void *ctx, const char *key, int64_t delta, int64_t *value) {
-            return of(ctx).add(of(ctx).ctx, key, delta, value);
-        };
-        store.put_first = [](void *ctx, const char *key, const void *value, size_t bytes, void *now,
-                             size_t capacity, size_t *now_bytes) {
-            return of(ctx).put_first(of(ctx).ctx, key, value, bytes, now, capacity, now_bytes);
         };
         store.retain = [](void *ctx) { static_cast<Stuck *>(ctx)->count(1, 0); };
         store.release = [](void *ctx) { static_cast<Stuck *>(ctx)->count(0, 1); };
@@ -1261,7 +1272,6 @@ struct Stuck {
         freed.wait(guard, [&] { return retained == released; });
     }
 
-  private:
     // Where a call may stay for long.
     static const shc_store &of(void *ctx)
     {
@@ -1310,8 +1320,7 @@ struct SlowFile {
 
     shc_store store()
     {
-        shc_store slow = {};
-        slow.ctx = this;
+        shc_store slow = forwarding(this);
         slow.server = "FileStore /nowhere";
         slow.set = [](void *ctx, const char *key, const void *value, size_t bytes) {
             const bool leaves = strstr(key, "/gone/") != nullptr;
@@ -1320,19 +1329,6 @@ struct SlowFile {
             const int error = of(ctx).set(of(ctx).ctx, key, value, bytes);
             static_cast<SlowFile *>(ctx)->written += leaves;
             return error;
-        };
-        slow.get = [](void *ctx, const char *key, void *value, size_t capacity, size_t *bytes) {
-            return of(ctx).get(of(ctx).ctx, key, value, capacity, bytes);
-        };
-        slow.check = [](void *ctx, const char *const *keys, size_t count) {
-            return of(ctx).check(of(ctx).ctx, keys, count);
-        };
-        slow.add = [](void *ctx, const char *key, int64_t more, int64_t *sum) {
-            return of(ctx).add(of(ctx).ctx, key, more, sum);
-        };
-        slow.put_first = [](void *ctx, const char *key, const void *value, size_t bytes, void *now,
-                            size_t capacity, size_t *now_bytes) {
-            return of(ctx).put_first(of(ctx).ctx, key, value, bytes, now, capacity, now_bytes);
         };
         slow.retain = slow.release = [](void *) {}; // a thread of the library may use it
         return slow;
