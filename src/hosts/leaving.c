@@ -142,10 +142,7 @@ static void ask_for_departures(struct shc_hosts *hosts)
     const size_t bytes = sizeof *d + (size_t)hosts->plan.hosts * sizeof d->of[0];
     dead->asked_ns = shc_clock_ns();
     dead->again_ns = dead->again_ns < LATEST_NS ? dead->again_ns * 2 : LATEST_NS;
-    shc_oob_lock(dead->oob);
-    const bool gone = dead->gone;
-    shc_oob_unlock(dead->oob);
-    if (!gone)
+    if (!shc_dead_lacks_store(hosts))
         dead->departures = shc_work_item_create(dead->oob, get_departures, bytes);
     if (!dead->departures)
         return;
