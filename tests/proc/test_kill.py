@@ -20,17 +20,21 @@ def phases(rounds: list[kill_ranks.Round]) -> set[str]:
 def campaign(
     name: str, seed: int, kills: int, with_stop: bool, capsys: Any, every: tuple[str, ...] = ()
 ) -> None:
-    """Kills until so many ranks were killed, and at least one in every phase that is named."""
+    """Kills until so many kills had a survivor to tell, and one came in every phase that is named.
+
+    A kill can come after the last call that needed the victim: then nobody is told, and it does not
+    count.
+    """
     begun = time.monotonic()
     rounds: list[kill_ranks.Round] = []
-    while sum(attempt.killed for attempt in rounds) < kills or not phases(rounds) >= set(every):
+    while sum(len(attempt.told_ms) > 0 for attempt in rounds) < kills or not (
+        phases(rounds) >= set(every)
+    ):
         rounds.append(kill_ranks.one_round(seed + len(rounds), with_stop))
         assert time.monotonic() - begun < LIMIT_S, kill_ranks.report(name, rounds)
     with capsys.disabled():
         print(f"\n{kill_ranks.report(name, rounds)}\n    {time.monotonic() - begun:.0f} s")
     assert kill_ranks.complaints(rounds) == ""
-    # Proof that it was not too easy: most dead ranks left a survivor to tell.
-    assert sum(len(attempt.told_ms) > 0 for attempt in rounds) > kills / 2
 
 
 @pytest.mark.alone
