@@ -189,7 +189,9 @@ class Shmcoll:
         return Send(block, block * depth * flows, wait_s, flows)
 
     def _record(self) -> tuple[Chunk, Send]:
-        send = self._gather(self.plan.record, 1)
+        """All hosts' at once; two hosts hand over one, others one for each host."""
+        record, hosts = self.plan.record, self.plan.hosts
+        send = self._exchange(record if hosts == 2 else record * hosts, record, 1)
         return Chunk(2 * self.c.island, (send,), 0.0), send
 
     def _copied(self, bytes_: float) -> float:

@@ -301,7 +301,7 @@ static size_t lay_out(struct shc_hosts *hosts, char *base)
         used += shc_align_up((bytes), 64);   \
     } while (0)
     PART(stage->said, ranks * sizeof(struct shc_hosts_said));
-    PART(stage->record, record);
+    PART(stage->record, all > 2 ? all * record : record);
     PART(stage->records, all * record);
     PART(stage->verdict, 64 + all * hosts->payload_bytes);
     PART(stage->text, SHC_HOSTS_ERROR_BYTES);

@@ -66,7 +66,7 @@ struct shc_hosts_record {
 /* Parts of the staging memory. */
 struct shc_hosts_stage {
     char *said;    /* of the ranks of the island, shc_hosts_said each */
-    char *record;  /* one, with its payload */
+    char *record;  /* one, with its payload; more than two hosts: room for one for each */
     char *records; /* all hosts' */
     char *verdict; /* its status, 64 bytes, then a payload */
     char *text;    /* of a bad verdict */
@@ -186,6 +186,11 @@ SHC_NODISCARD enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct sh
 SHC_NODISCARD enum shc_status shc_hosts_exchange_even(struct shc_hosts *hosts, const char *in,
                                                       uint64_t bytes, char *out,
                                                       struct shc_ticket **ticket);
+
+/* The leader: begins to bring the first `bytes` of its record to all other leaders. `out`: those of all, in the order of
+ * hosts. The blocks go all at once: a gather of torch's gloo is a ring, whose steps wait for one another. */
+SHC_NODISCARD enum shc_status shc_hosts_tell_leaders(struct shc_hosts *hosts, uint64_t bytes,
+                                                     char *out, struct shc_ticket **ticket);
 
 /* Begins to bring `bytes` of each host to all, in the order of hosts. Two hosts exchange them: torch's gloo copies what
  * it gathers once more, through memory that it allocates for each call (benchmarks/hosts/against_gloo.py). */

@@ -16,6 +16,24 @@ enum shc_status shc_hosts_exchange_even(struct shc_hosts *hosts, const char *in,
         rail->exchange(rail->ctx, in, hosts->in_bytes, out, hosts->in_bytes, *ticket));
 }
 
+enum shc_status shc_hosts_tell_leaders(struct shc_hosts *hosts, uint64_t bytes, char *out,
+                                       struct shc_ticket **ticket)
+{
+    const struct shc_fabric *line = &hosts->line;
+    char *record = hosts->stage.record;
+    if (hosts->plan.hosts == 2)
+        return shc_hosts_gather_even(hosts, line, record, bytes, out, ticket);
+    for (int host = 0; host < hosts->plan.hosts; host++) {
+        if (host > 0)
+            memcpy(record + (uint64_t)host * bytes, record, bytes);
+        hosts->in_bytes[host] = bytes;
+    }
+    SHC_TRY(shc_hosts_ticket(hosts, ticket));
+    return shc_hosts_begun(
+        hosts, ticket,
+        line->exchange(line->ctx, record, hosts->in_bytes, out, hosts->in_bytes, *ticket));
+}
+
 enum shc_status shc_hosts_gather_even(struct shc_hosts *hosts, const struct shc_fabric *fabric,
                                       const char *in, uint64_t bytes, char *out,
                                       struct shc_ticket **ticket)

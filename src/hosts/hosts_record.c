@@ -3,7 +3,7 @@
  * Do all hosts make the same call? Nothing that an engine gets may have another size than the other hosts expect:
  * some engines end the process then. So a record of one size goes before everything else.
  *
- * Cost: an all_gather of 128 bytes and a broadcast in the island, and one gather of the records between the leaders.
+ * Cost: an all_gather of 128 bytes and a broadcast in the island, and one exchange of the records between the leaders.
  */
 #include "hosts/group.h"
 
@@ -158,8 +158,7 @@ static bool gather_soon(struct shc_hosts *hosts, size_t bytes, char *out, int *l
 {
     char error[SHC_HOSTS_ERROR_BYTES];
     struct shc_ticket *ticket;
-    if (shc_hosts_gather_even(hosts, &hosts->line, hosts->stage.record, bytes, out, &ticket) !=
-        SHC_OK)
+    if (shc_hosts_tell_leaders(hosts, bytes, out, &ticket) != SHC_OK)
         return false;
     while (!shc_gate_wait(ticket, SHC_DEAD_LOOK_NS, error)) {
         if (--*looks > 0)
@@ -236,8 +235,7 @@ static enum shc_status exchange(const struct shc_hosts_call *call, enum shc_stat
     const size_t bytes = shc_hosts_record_bytes(hosts);
     struct shc_ticket *ticket;
     fill(call, st);
-    SHC_TRY(shc_hosts_gather_even(hosts, &hosts->line, hosts->stage.record, bytes,
-                                  hosts->stage.records, &ticket));
+    SHC_TRY(shc_hosts_tell_leaders(hosts, bytes, hosts->stage.records, &ticket));
     SHC_TRY(shc_hosts_await(hosts, &ticket));
     if (st == SHC_OK)
         st = compare(hosts);
