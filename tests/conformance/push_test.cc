@@ -4,7 +4,9 @@
 // and nobody's memory changes once its operation has failed.
 #include "tests/conformance/world.h"
 #include "tests/support/elements.h"
+#include "tests/support/lies.h"
 
+#include <algorithm>
 #include <atomic>
 #include <csignal>
 #include <cstring>
@@ -14,6 +16,8 @@
 #include <gtest/gtest.h>
 #include <memory>
 #include <mutex>
+#include <random>
+#include <string>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <thread>
@@ -338,6 +342,7 @@ class Order
     }
     ~Order() { munmap(at_, 4096); }
     void done(int step) { at_->store(step); }
+    void add() { at_->fetch_add(1); }
     void await(int step)
     {
         while (at_->load() < step)
@@ -571,6 +576,64 @@ TEST(Push, AHeapThatCannotBeMappedIsLeftAlone)
             },
             pushing());
 }
+
+// ---- random lies ----
+
+#if !defined(__SANITIZE_THREAD__) // it would report each of them
+bool holds(const Block &block, uint8_t value, size_t bytes)
+{
+    return std::all_of(block.at(), block.at() + bytes,
+                       [value](uint8_t byte) { return byte == value; });
+}
+
+// Sums until one fails, with blocks around the tensor that are nobody's to store to. Once it has failed, nobody stores to
+// the tensor either.
+void sum_with_a_liar(Rank &rank, Order &order)
+{
+    Block before(4096), block(kBytes), after(4096);
+    auto *values = reinterpret_cast<float *>(block.at());
+    shc_status st = SHC_OK;
+    for (int turn = 0; turn < 30 && st == SHC_OK; turn++) {
+        std::fill_n(values, kBytes / 4, 1.f);
+        st = floats(kBytes).run(rank, values, values, 60 * SHC_NS_PER_MS);
+    }
+    memset(block.at(), 0x77, kBytes);
+    order.add();
+    order.await(rank.world);
+    const bool lies = rank.rank == 1; // and has itself to blame
+    EXPECT_TRUE(lies || (holds(before, 0x5a, 4096) && holds(after, 0x5a, 4096)));
+    EXPECT_TRUE(lies || st == SHC_OK || holds(block, 0x77, kBytes)) << shc_status_name(st);
+    order.add();
+    order.await(2 * rank.world); // until then all ranks live
+}
+
+TEST(Push, ALiarHarmsNobodysTensors)
+{
+    const char *wish = getenv("SHMCOLL_LIES_SEED");
+    const uint64_t first = wish ? strtoull(wish, nullptr, 0) : std::random_device()();
+    for (int round = 0; round < rounds(40); round++) {
+        const uint64_t seed = first + static_cast<uint64_t>(round);
+        Order order;
+        SCOPED_TRACE("SHMCOLL_LIES_SEED=" + std::to_string(seed));
+        run_ranks(
+            Mode::kProcesses, 3,
+            [&](Rank &rank) {
+                if (seed % 4 != 0) // else the heap's name, too, is told while there are lies
+                    meet_heaps(rank);
+                std::atomic<bool> over(false);
+                std::thread liar;
+                if (rank.rank == 1)
+                    liar = std::thread(
+                        [&] { tell_lies(rank.comm, Lies::kOfHeaps, false, seed, over); });
+                sum_with_a_liar(rank, order);
+                over = true;
+                if (rank.rank == 1)
+                    liar.join();
+            },
+            pushing());
+    }
+}
+#endif
 
 // ---- death ----
 

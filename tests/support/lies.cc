@@ -148,6 +148,8 @@ class Liar
         const uint64_t what = random_() % 100;
         if (lies_ == Lies::kOfMessages && random_() % 4 != 0)
             draw_mail();
+        else if (lies_ == Lies::kOfHeaps && random_() % 4 != 0)
+            draw_heaps();
         else if (what < 50)
             draw_slots();
         else if (what < 65)
@@ -191,6 +193,18 @@ class Liar
             add(call, offsetof(shc_call_shm, payload) + i, 4);
         if (random_() % 8 == 0)
             add_row(call, 2);
+    }
+    // Where the tensors lie, and whether they do; or, at the begin of a group, which file the heap is.
+    void draw_heaps()
+    {
+        const auto call = [this](int rank, uint64_t epoch) {
+            return shc_seat_call(&seat_, rank, epoch);
+        };
+        for (size_t i = 8; i < 32; i += 8)
+            add(call, offsetof(shc_call_shm, payload) + i, 8);
+        if (random_() % 4 == 0)
+            add_row([this](int rank, uint64_t) { return shc_seat_heap(&seat_, rank); },
+                    sizeof(shc_heap_shm) / 8);
     }
     void draw_cma()
     {

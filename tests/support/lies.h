@@ -12,10 +12,10 @@
 namespace shmcoll::test
 {
 
-enum class Lies { kOfCalls, kOfMessages };
+enum class Lies { kOfCalls, kOfMessages, kOfHeaps };
 
 // Changes words of the group's segments, and mostly changes them back, until `over`: tables of sizes, the
-// words of a call line, lines and words of messages, offers, identities, reasons. In this rank's own
+// words of a call line, lines and words of messages, places in heaps and their names, offers, identities, reasons. In this rank's own
 // memory, or `everywhere`. The seed decides which words and values.
 void tell_lies(shc_comm *comm, Lies lies, bool everywhere, uint64_t seed,
                const std::atomic<bool> &over);
