@@ -46,10 +46,22 @@ static void copy_words(void *to, const void *from, size_t bytes)
     }
 }
 
+/* A number of the copy, which has words of a part and not a part's alignment. */
+static uint64_t copied(const void *copy, size_t offset)
+{
+    uint64_t number;
+    memcpy(&number, (const char *)copy + offset, sizeof number);
+    return number;
+}
+
+static bool is_same(uint64_t number, const void *copy, size_t offset)
+{
+    return number % 2 == 0 && number == copied(copy, offset);
+}
+
 /* A part without its records. */
 static void copy_rest(void *to, const struct shc_board_group_shm *part)
 {
-    struct shc_board_group_shm *const copy = to;
     for (int look = 0; look < LOOKS; look++) {
         copy_words(to, part, REST_BYTES);
         /* acquire board/clock <- release in shc_board_note_clock(): the moment has not changed. */
@@ -60,15 +72,11 @@ static void copy_rest(void *to, const struct shc_board_group_shm *part)
         const uint64_t device = shc_a64_load_acquire(&part->device.number);
         /* acquire board/device <- release in shc_board_device(): the text has not changed. */
         const uint64_t mail = shc_a64_load_acquire(&part->device_messages.number);
-        /* relaxed: the copy is this thread's. */
-        if (clock % 2 == 0 && clock == shc_a64_load_relaxed(&copy->clock_number) &&
-            /* relaxed: the copy is this thread's. */
-            messages % 2 == 0 && messages == shc_a64_load_relaxed(&copy->messages.number) &&
-            /* relaxed: the copy is this thread's. */
-            device % 2 == 0 && device == shc_a64_load_relaxed(&copy->device.number) &&
-            /* relaxed: the copy is this thread's. */
-            mail % 2 == 0 && mail == shc_a64_load_relaxed(&copy->device_messages.number))
+#define SAME(number, field) is_same(number, to, offsetof(struct shc_board_group_shm, field))
+        if (SAME(clock, clock_number) && SAME(messages, messages.number) &&
+            SAME(device, device.number) && SAME(mail, device_messages.number))
             return;
+#undef SAME
     }
 }
 
