@@ -344,8 +344,12 @@ int cuStreamDestroy(shc_cu_stream *stream)
     std::unique_lock<std::mutex> guard(stream->lock);
     stream->closing = true;
     stream->changed.notify_all();
-    const bool ended = stream->changed.wait_for(guard, std::chrono::milliseconds(1000),
-                                                [&] { return stream->ended; });
+    const auto has_ended = [&] { return stream->ended; };
+    bool ended = stream->changed.wait_for(guard, std::chrono::milliseconds(1000), has_ended);
+    if (!ended && stream->finished == stream->submitted) { // its thread only wants for a CPU
+        stream->changed.wait(guard, has_ended);
+        ended = true;
+    }
     guard.unlock();
     if (ended) {
         stream->thread.join();
