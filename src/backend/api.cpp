@@ -5,6 +5,7 @@
 
 #include "backend/process_group_shm.hpp"
 #include "backend/python.hpp"
+#include "backend/store_bootstrap.hpp"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
@@ -17,12 +18,16 @@ void shmcoll_set_main_thread(unsigned long ident)
 void shmcoll_after_fork_in_child()
 {
     shmcoll::forgetParentsFutures();
+    shmcoll::StoreBootstrap::forgetParentsFileWrites();
     shmcoll::renewPythonInChild();
 }
 
 void shmcoll_leave(int forget_python)
 {
-    shmcoll::leaveProcess(forget_python != 0, shmcoll::failOpenFutures);
+    shmcoll::leaveProcess(forget_python != 0, [] {
+        shmcoll::failOpenFutures();
+        shmcoll::StoreBootstrap::finishFileWrites();
+    });
 }
 
 namespace shmcoll

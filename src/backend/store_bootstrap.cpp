@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backend/store_bootstrap.hpp"
 
+#include "backend/condition.hpp"
+
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -12,6 +14,59 @@
 
 namespace shmcoll
 {
+
+namespace
+{
+
+constexpr std::chrono::seconds kLastWrite{10}; // most that a process waits for it at its end
+
+// The writes to files that threads of this process are in. If a process ends in the middle of one, torch
+// waits in every other process for the rest of the record, with the file locked.
+class FileWrites
+{
+  public:
+    // False: the process ends, and nothing may be written any more.
+    bool begin()
+    {
+        const Condition::Guard guard(change_);
+        count_ += shut_ ? 0 : 1;
+        return !shut_;
+    }
+
+    void end()
+    {
+        const Condition::Guard guard(change_);
+        count_--;
+        change_.wake();
+    }
+
+    void shut()
+    {
+        const Condition::Guard guard(change_);
+        shut_ = true;
+        change_.waitFor(kLastWrite, [this] { return count_ == 0; });
+    }
+
+  private:
+    Condition change_; // guards what follows
+    int count_ = 0;
+    bool shut_ = false;
+};
+
+// Never destructed: a thread may be in a write.
+FileWrites *fileWrites = new FileWrites;
+
+} // namespace
+
+void StoreBootstrap::finishFileWrites()
+{
+    fileWrites->shut();
+}
+
+void StoreBootstrap::forgetParentsFileWrites()
+{
+    fileWrites = new FileWrites; // another thread of the parent may have held its lock
+}
 
 StoreBootstrap *StoreBootstrap::create(c10::intrusive_ptr<c10d::Store> store)
 {
@@ -26,14 +81,20 @@ StoreBootstrap::StoreBootstrap(c10::intrusive_ptr<c10d::Store> store) : store_(s
     if (const auto *tcp = dynamic_cast<const c10d::TCPStore *>(inner.get())) {
         port_ = tcp->getPort();
         server_ = "TCPStore at " + tcp->getHost() + ":" + std::to_string(port_);
-    } else if (const auto *file = dynamic_cast<const c10d::FileStore *>(inner.get()))
+    } else if (const auto *file = dynamic_cast<const c10d::FileStore *>(inner.get())) {
         server_ = "FileStore " + file->getPath();
+        isFile_ = true;
+    }
 }
 
 void StoreBootstrap::release()
 {
-    if (--references_ == 0)
-        delete this;
+    if (--references_ > 0)
+        return;
+    const bool counts = isFile_ && fileWrites->begin(); // a FileStore writes in its destructor, too
+    delete this;
+    if (counts)
+        fileWrites->end();
 }
 
 void StoreBootstrap::rethrow(const char *text)
@@ -72,6 +133,18 @@ int StoreBootstrap::guarded(void *ctx, Call call) noexcept
     }
 }
 
+template <class Call>
+int StoreBootstrap::guardedWrite(void *ctx, Call call) noexcept
+{
+    if (!static_cast<StoreBootstrap *>(ctx)->isFile_)
+        return guarded(ctx, call);
+    if (!fileWrites->begin())
+        return ECANCELED;
+    const int error = guarded(ctx, call);
+    fileWrites->end();
+    return error;
+}
+
 namespace
 {
 
@@ -97,7 +170,7 @@ shc_store StoreBootstrap::view()
     shc_store view{};
     view.ctx = this;
     view.set = [](void *ctx, const char *key, const void *value, size_t bytes) {
-        return guarded(ctx, [&](c10d::Store &store) {
+        return guardedWrite(ctx, [&](c10d::Store &store) {
             store.set(key, bytesOf(value, bytes));
             return 0;
         });
@@ -120,14 +193,14 @@ shc_store StoreBootstrap::view()
         });
     };
     view.add = [](void *ctx, const char *key, int64_t delta, int64_t *value) {
-        return guarded(ctx, [&](c10d::Store &store) {
+        return guardedWrite(ctx, [&](c10d::Store &store) {
             *value = store.add(key, delta);
             return 0;
         });
     };
     view.put_first = [](void *ctx, const char *key, const void *value, size_t bytes, void *now,
                         size_t capacity, size_t *nowBytes) {
-        return guarded(ctx, [&](c10d::Store &store) {
+        return guardedWrite(ctx, [&](c10d::Store &store) {
             std::vector<uint8_t> absent;
             return copyOut(store.compareSet(key, absent, bytesOf(value, bytes)), now, capacity,
                            nowBytes);

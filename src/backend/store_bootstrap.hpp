@@ -30,15 +30,25 @@ class StoreBootstrap
     // Throws what the store threw, if anything, with the core's error text as its context.
     void rethrow(const char *text);
 
+    // The process ends: returns when no thread is in a write to a file, after 10 s at most. From now on such
+    // writes fail.
+    static void finishFileWrites();
+
+    // In a forked child, whose only thread this is.
+    static void forgetParentsFileWrites();
+
   private:
     explicit StoreBootstrap(c10::intrusive_ptr<c10d::Store> store);
     ~StoreBootstrap() = default;
     template <class Call>
     static int guarded(void *ctx, Call call) noexcept;
+    template <class Call>
+    static int guardedWrite(void *ctx, Call call) noexcept;
 
     c10::intrusive_ptr<c10d::Store> store_;
     std::string server_; // "TCPStore at host:port", if it is one
     int port_ = 0;
+    bool isFile_ = false;
     std::atomic<int> references_{1};
     std::mutex lock_; // guards error_: a late answer may be an error
     std::exception_ptr error_;
