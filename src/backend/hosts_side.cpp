@@ -79,6 +79,7 @@ shc_status HostsSide::meet(const shc_comm_config &config, const HostsWish &wish,
     view.engine = wish.engine.c_str();
     view.by_rank = wish.byRank;
     view.wide = wish.wide;
+    view.in_file = wish.inFile;
     wish_ = wish;
     view.late_ns = static_cast<uint64_t>(wish.late.count()) * 1000000;
     GilRelease release;

@@ -20,6 +20,7 @@ struct HostsWish {
     std::string engine;
     bool byRank = false; // order="rank"
     bool wide = false;   // partials="wide"
+    bool inFile = false; // the store is a FileStore
 };
 
 class HostsSide

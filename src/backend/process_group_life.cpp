@@ -50,6 +50,7 @@ class Config
     }
 
     const shc_comm_config &operator*() const { return config_; }
+    bool storeIsFile() const { return bootstrap_->isFile(); }
 
     void check(shc_status status, const char *error) const
     {
@@ -83,10 +84,11 @@ Group makeGroup(const ProcessGroupShm::Store &store, int rank, int size,
 }
 
 std::shared_ptr<HostsSide> makeHosts(const ProcessGroupShm::Store &store, int rank, int size,
-                                     const GroupOptions &options, const HostsWish &wish)
+                                     const GroupOptions &options, HostsWish wish)
 {
     // Its own connection: the group uses it as long as it lives, and a store's client makes one call at a time.
     const Config config(store->clone(), rank, size, options);
+    wish.inFile = config.storeIsFile();
     auto side = std::make_shared<HostsSide>();
     char error[SHC_HOSTS_ERROR_BYTES];
     config.check(side->meet(*config, wish, error), error);

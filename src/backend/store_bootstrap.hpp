@@ -27,6 +27,8 @@ class StoreBootstrap
     shc_store view();
     void release();
 
+    bool isFile() const { return isFile_; }
+
     // Throws what the store threw, if anything, with the core's error text as its context.
     void rethrow(const char *text);
 

@@ -454,9 +454,10 @@ static void *watch_for_reason(void *arg)
 }
 
 enum shc_status shc_dead_init(struct shc_hosts *hosts, const struct shc_store *store,
-                              uint64_t late_ns)
+                              const struct shc_hosts_wish *wish)
 {
-    hosts->dead.late_ns = late_ns ? late_ns : LATE_LINE_NS;
+    hosts->dead.late_ns = wish->late_ns ? wish->late_ns : LATE_LINE_NS;
+    hosts->dead.in_file = wish->in_file;
     if (hosts->plan.hosts > 1)
         hosts->dead.oob = shc_oob_create(store, hosts->prefix, hosts);
     return hosts->plan.hosts > 1 && !hosts->dead.oob ? SHC_ERR_NOMEM : SHC_OK;

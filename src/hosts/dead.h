@@ -11,6 +11,7 @@
 
 struct shc_hosts;
 struct shc_hosts_call;
+struct shc_hosts_wish;
 
 /* Why a group has failed: the value of <g>/dead, where the first put wins. */
 struct shc_hosts_reason {
@@ -41,6 +42,7 @@ struct shc_dead {
     struct shc_hosts_reason reason;
     struct shc_lateness lateness; /* of the call */
     uint64_t late_ns;             /* when a line about it is due; does not change */
+    bool in_file;                 /* the store is a file; does not change */
 
     /* Of the thread that runs the call. */
     struct shc_work_item *departures; /* under way: which hosts have left? */
@@ -49,9 +51,9 @@ struct shc_dead {
 
 /* ---- dead.c ---- */
 
-/* The group of several hosts is made: `store` tells of failures. `late_ns`: 0: 5 s. */
+/* The group of several hosts is made: `store` tells of failures. */
 SHC_NODISCARD enum shc_status shc_dead_init(struct shc_hosts *hosts, const struct shc_store *store,
-                                            uint64_t late_ns);
+                                            const struct shc_hosts_wish *wish);
 
 /* The engines are there: from now on failures of other hosts are told. */
 SHC_NODISCARD enum shc_status shc_dead_start(struct shc_hosts *hosts,

@@ -216,7 +216,7 @@ enum shc_status shc_hosts_create(const struct shc_comm_config *config,
     st = make_sequencer(hosts, &settled);
     if (st != SHC_OK)
         goto err_said;
-    st = shc_dead_init(hosts, &config->store, wish->late_ns);
+    st = shc_dead_init(hosts, &config->store, wish);
     if (st != SHC_OK)
         goto err_sequencer;
     *out = hosts;

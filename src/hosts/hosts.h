@@ -105,6 +105,8 @@ struct shc_hosts_wish {
         wide; /* sums of bfloat16 go between hosts as float32, and are rounded once; the same on all ranks */
     const char *
         engine; /* the caller's word for it, without spaces, of at most 31 bytes; the same on all ranks */
+    bool
+        in_file; /* the store is a file, which half a write damages: a close waits for its writes, 10 s at most */
 };
 
 /*

@@ -10,7 +10,6 @@
 #include "hosts/group.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define LATEST_NS        (5 * SHC_NS_PER_S)
 #define FAREWELL_NS      (100 * SHC_NS_PER_MS)        /* most that a close waits for the store */
@@ -188,13 +187,6 @@ enum shc_status shc_leaving_look(struct shc_hosts *hosts)
 
 /* ---- the close ---- */
 
-/* A process that ends in the middle of a write leaves the others a file that torch reads for ever. */
-static uint64_t farewell_ns(const struct shc_store *store)
-{
-    const bool is_file = store->server && strncmp(store->server, "FileStore ", 10) == 0;
-    return is_file ? FILE_FAREWELL_NS : FAREWELL_NS;
-}
-
 void shc_dead_close(struct shc_hosts *hosts, bool says)
 {
     struct shc_dead *dead = &hosts->dead;
@@ -210,6 +202,7 @@ void shc_dead_close(struct shc_hosts *hosts, bool says)
         .leads = shc_hosts_leads(hosts),
     };
     shc_work_item_start(item, false);
-    (void)!shc_work_item_wait(item, farewell_ns(shc_oob_store(dead->oob)));
+    /* A process that ends in the middle of a write leaves the others a file that torch reads for ever. */
+    (void)!shc_work_item_wait(item, dead->in_file ? FILE_FAREWELL_NS : FAREWELL_NS);
     shc_work_item_drop(item);
 }

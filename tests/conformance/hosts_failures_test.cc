@@ -1321,7 +1321,6 @@ struct SlowFile {
     shc_store store()
     {
         shc_store slow = forwarding(this);
-        slow.server = "FileStore /nowhere";
         slow.set = [](void *ctx, const char *key, const void *value, size_t bytes) {
             const bool leaves = strstr(key, "/gone/") != nullptr;
             if (leaves)
@@ -1341,6 +1340,7 @@ TEST(HostsFailures, AFarewellInAFileIsWrittenBeforeTheCloseReturns)
     std::array<SlowFile, 2> files;
     Network network(2);
     HostsOptions how;
+    how.in_file = true;
     how.store = [&](int rank, const shc_store &run) {
         files[static_cast<size_t>(rank)].inner = run;
         return files[static_cast<size_t>(rank)].store();
