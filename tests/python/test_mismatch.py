@@ -134,6 +134,8 @@ def judge(outcome: Outcome, texts: list[str], odd: int, world: int) -> None:
         assert text in outcome.text, describe(outcome)
     assert f"rank {odd} called" in outcome.text
     assert any(f"rank {r} called" in outcome.text for r in range(world) if r != odd)
+    reason = outcome.text.partition(" failed: ")[2]
+    assert reason.count(" called ") == 2 and "; in rank" not in reason, "both calls, each once"
     assert "unchanged" in outcome.output and "CHANGED" not in outcome.output, describe(outcome)
 
 

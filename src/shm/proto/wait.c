@@ -52,8 +52,7 @@ static void what_text(const struct shc_wait *wait, char *text, size_t capacity)
     shc_seat_doing_text(wait->seat, call, text, capacity);
 }
 
-/* The ranks that this call waits for: those that have not entered it; if there are none, the peer
- * that is late. */
+/* The ranks that this call waits for: those that have not entered it; if there are none, the peer that is late. */
 static void whom_text(const struct shc_wait *wait, const struct shc_target *target, char *text,
                       size_t capacity)
 {
@@ -64,8 +63,9 @@ static void whom_text(const struct shc_wait *wait, const struct shc_target *targ
         shc_member_text(wait->seat, target->peer, text, capacity);
 }
 
-enum shc_status shc_wait_give_up_for(struct shc_wait *wait, enum shc_status status,
-                                     const char *reason, const struct shc_member_end *end)
+/* `named`: the reason names this rank's call. */
+static enum shc_status give_up(struct shc_wait *wait, enum shc_status status, const char *reason,
+                               bool named, const struct shc_member_end *end)
 {
     char what[256];
     what_text(wait, what, sizeof what);
@@ -73,12 +73,18 @@ enum shc_status shc_wait_give_up_for(struct shc_wait *wait, enum shc_status stat
                       (status == SHC_ERR_PEER_LEFT && !wait->entered);
     if (!ours_alone) {
         char text[SHC_REASON_BYTES];
-        snprintf(text, sizeof text, "%s; in %s", reason, what);
+        snprintf(text, sizeof text, "%s%s%s", reason, named ? "" : "; in ", named ? "" : what);
         status = shc_group_fail_from(wait->seat, wait->epoch, status, text, end);
     } else if (wait->published && status == SHC_ERR_PEER_LEFT) {
         shc_member_show_failure(wait->seat, status, reason, end); /* this rank cannot go on */
     }
     return shc_fail(status, "%s failed: %s", what, reason);
+}
+
+enum shc_status shc_wait_give_up_for(struct shc_wait *wait, enum shc_status status,
+                                     const char *reason, const struct shc_member_end *end)
+{
+    return give_up(wait, status, reason, false, end);
 }
 
 static enum shc_status check_dead(struct shc_wait *wait, int rank)
@@ -550,7 +556,7 @@ static SHC_COLD enum shc_status check_mismatch(struct shc_wait *wait, int rank)
     snprintf(reason, sizeof reason, "ranks made different calls: %s called %s, but %s called %s",
              shc_seat_rank_name(wait->seat, wait->seat->rank).text, ours,
              shc_seat_rank_name(wait->seat, rank).text, theirs);
-    return shc_wait_give_up(wait, SHC_ERR_MISMATCH, reason);
+    return give_up(wait, SHC_ERR_MISMATCH, reason, true, NULL);
 }
 
 bool shc_call_all_here(const struct shc_wait *wait)
