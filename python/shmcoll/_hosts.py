@@ -109,15 +109,29 @@ def _words(rank: int) -> list[str]:
     fake = _fake_host(rank)
     if fake is not None:
         return [f"fake host {fake}"]
-    boot = ""
+    boot = "?"
     with contextlib.suppress(OSError):
         boot = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    space = []
-    for path in ("/proc/self/ns/pid", "/dev/shm"):
+    space = ["?", "?"]
+    for index, path in enumerate(("/proc/self/ns/pid", "/dev/shm")):
         with contextlib.suppress(OSError):
             found = os.stat(path)
-            space.append(f"{found.st_dev}:{found.st_ino}")
+            space[index] = f"{found.st_dev}:{found.st_ino}"
     return [boot, " ".join([boot, *space])]
+
+
+def _why(words: Sequence[str]) -> str:
+    """Why there are several hosts: what _words() of their ranks differ in."""
+    if words[0].startswith("fake "):
+        return "SHMCOLL_FAKE_HOSTS"
+    parts = [word.split() for word in words if word.strip()]
+    spaces = [part for part in parts if len(part) > 1]  # of ranks whose boot id was not enough
+    what = ("boot ids differ", "pid namespaces differ", "/dev/shm differs")
+    found = [{part[0] for part in parts}, *map(set, list(zip(*spaces))[1:])]
+    why = [text for text, values in zip(what, found) if len(values) > 1]
+    if len(parts) < len(words) or not why:
+        why.append("memory cannot be mapped")
+    return ", ".join(why)
 
 
 # ---- engines ----
@@ -197,7 +211,11 @@ def _tell(options: Any, place: dict[str, str], engine: str) -> None:
     rails = f"{place['rails']} rail{'' if place['rails'] == '1' else 's'}"
     described = getattr(options, "group_desc", "")
     name = options.group_name if described in ("", "undefined") else described
-    say("warn", f'group "{name}" is on {hosts} hosts: {ranks}; {engine} between them, {rails}')
+    why = _why([place[f"word.{host}"] for host in range(hosts)])
+    say(
+        "warn",
+        f'group "{name}" is on {hosts} hosts ({why}): {ranks}; {engine} between them, {rails}',
+    )
 
 
 def _members(size: int, options: Any) -> list[int]:

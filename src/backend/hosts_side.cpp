@@ -119,6 +119,7 @@ std::string HostsSide::place() const
         char ranks[256];
         shc_hosts_ranks_text(hosts_, host, ranks, sizeof ranks);
         text += c10::str("\nranks.", host, "=", ranks);
+        text += c10::str("\nword.", host, "=", shc_hosts_word(hosts_, host));
     }
     return text;
 }

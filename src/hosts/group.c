@@ -231,6 +231,7 @@ err_said:
 err_free:
     if (hosts->island)
         shc_comm_free(hosts->island);
+    shc_hosts_map_fini(hosts, config->world_size);
     shc_hosts_plan_fini(&hosts->plan);
     free(hosts);
     return st;
@@ -549,6 +550,7 @@ void shc_hosts_free(struct shc_hosts *hosts)
         shc_hosts_p2p_free(hosts->p2p);
     if (!forked)
         shc_dead_free(hosts);
+    shc_hosts_map_fini(hosts, hosts->plan.world);
     shc_hosts_plan_fini(&hosts->plan);
     free(hosts);
 }

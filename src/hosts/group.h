@@ -85,6 +85,7 @@ struct shc_hosts {
     char name[64];
     char prefix[SHC_HOSTS_PREFIX_BYTES]; /* of its keys */
     char engine[SHC_HOSTS_ENGINE_BYTES]; /* its name */
+    char **words; /* on rank 0, by rank: of the first rank of each host; NULL: none */
     bool by_rank, wide;
     struct shc_comm *sequencer, *island;
     struct shc_fabric line, rail;
@@ -151,6 +152,7 @@ SHC_INLINE struct shc_tensor shc_hosts_flat(void *data, const int64_t *size)
 SHC_NODISCARD enum shc_status shc_hosts_map(struct shc_hosts *hosts,
                                             const struct shc_comm_config *config,
                                             const struct shc_hosts_wish *wish, char *error);
+void shc_hosts_map_fini(struct shc_hosts *hosts, int world);
 
 /* ---- group.c ---- */
 

@@ -127,6 +127,10 @@ void shc_hosts_get_place(const struct shc_hosts *hosts, struct shc_hosts_place *
 /* "ranks 0-3, 6": the ranks of a host, by their numbers in the job; cut with "..." if they do not fit. */
 void shc_hosts_ranks_text(const struct shc_hosts *hosts, int host, char *text, size_t capacity);
 
+/* On rank 0: the word by which the ranks of that host found each other. "": a rank is alone there, because no word helped,
+ * or this is not rank 0. */
+const char *shc_hosts_word(const struct shc_hosts *hosts, int host);
+
 /* `line`: local 0 only, among the leaders; `rail`: of a rank that carries one. Both are copied, and used until
  * shc_hosts_close() has returned. `watch`: of local 0, which is told by it of failures of other hosts; it is copied, and
  * the group's on SHC_OK alone. NULL: the store is asked for them every 50 ms while a call is under way. Before any

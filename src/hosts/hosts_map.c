@@ -18,6 +18,7 @@
 #include "hosts/group.h"
 
 #include "shm/base/lateness.h"
+#include "shm/base/once.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -234,6 +235,22 @@ static enum shc_status compare_wishes(struct finder *f, int rank, const char *wo
     return SHC_OK;
 }
 
+/* Rank 0: keeps the word of a host's first rank, which tells why there are several hosts. A rank that keeps its island
+ * has said its word in an earlier round. */
+static void note_word(struct finder *f, int rank, const char *said)
+{
+    int at = 0;
+    (void)sscanf(said, "%*d %*d %*d %*s %n", &at);
+    const char *rest = said + at;
+    if (!f->hosts->words || strncmp(rest, "kept ", 5) == 0)
+        return;
+    char **word = &f->hosts->words[rank];
+    free(*word);
+    *word = strncmp(rest, "word ", 5) == 0 ? strdup(rest + 5) : NULL;
+    if (*word)
+        shc_copy_text_once(*word, rest + 5, strlen(rest + 5) + 1);
+}
+
 /* Rank 0: hosts are numbered as their words come. */
 static enum shc_status make_map(struct finder *f)
 {
@@ -252,7 +269,8 @@ static enum shc_status make_map(struct finder *f)
         st = compare_wishes(f, rank, words[hosts]);
         while (strcmp(words[host], words[hosts]) != 0)
             host++;
-        hosts += host == hosts;
+        if (host == hosts)
+            note_word(f, rank, words[hosts++]);
         f->map[rank] = (uint16_t)host;
     }
     free(words);
@@ -401,6 +419,21 @@ static enum shc_status find(struct finder *f, bool *kept)
     return fail(f, st, "%s", text);
 }
 
+const char *shc_hosts_word(const struct shc_hosts *hosts, int host)
+{
+    const char *word =
+        hosts->words ? hosts->words[hosts->plan.rank_at[hosts->plan.first[host]]] : NULL;
+    return word ? word : "";
+}
+
+void shc_hosts_map_fini(struct shc_hosts *hosts, int world)
+{
+    for (int rank = 0; rank < world && hosts->words; rank++)
+        free(hosts->words[rank]);
+    free(hosts->words);
+    hosts->words = NULL;
+}
+
 enum shc_status shc_hosts_map(struct shc_hosts *hosts, const struct shc_comm_config *config,
                               const struct shc_hosts_wish *wish, char *error)
 {
@@ -412,6 +445,7 @@ enum shc_status shc_hosts_map(struct shc_hosts *hosts, const struct shc_comm_con
         f.deadline_ns = shc_deadline_after(GRACE_NS, f.deadline_ns);
     f.map = calloc(world, sizeof *f.map);
     bool *kept = calloc(world, sizeof *kept);
+    hosts->words = config->rank == 0 ? calloc(world, sizeof *hosts->words) : NULL;
     const enum shc_status st = f.map && kept
                                    ? find(&f, kept)
                                    : fail(&f, SHC_ERR_NOMEM, "no memory for a group over hosts");

@@ -286,6 +286,8 @@ TEST(HostsMap, RanksThatCannotShareMemoryTryTheirNextWord)
             EXPECT_EQ(group.place.ranks, inside ? 2 : 3);
             EXPECT_EQ(group.place.local, inside ? rank - 2 : rank == 4 ? 2 : rank);
             EXPECT_EQ(group.place.rails, 2);
+            EXPECT_STREQ(shc_hosts_word(group.hosts, 0), rank == 0 ? "machine" : "");
+            EXPECT_STREQ(shc_hosts_word(group.hosts, 1), rank == 0 ? "container" : "");
         });
 }
 
@@ -305,6 +307,9 @@ TEST(HostsMap, AnIslandThatIsProvedStaysWhileOthersTryOn)
             EXPECT_EQ(group.place.host, rank < 2 ? 0 : rank - 1);
             EXPECT_EQ(group.place.ranks, rank < 2 ? 2 : 1);
             EXPECT_EQ(group.place.rails, 1);
+            const char *const words[] = {"a", "", ""}; // of ranks 2 and 3 each is alone
+            for (int host = 0; host < 3 && rank == 0; host++)
+                EXPECT_STREQ(shc_hosts_word(group.hosts, host), words[host]);
         });
 }
 

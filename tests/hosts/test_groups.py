@@ -153,13 +153,17 @@ def test_operations_are_right_on_any_map(layout: str) -> None:
 
 def test_hosts_without_ipv4_make_a_group() -> None:
     with Hosts(2, ipv6=True) as hosts:
-        check(Job(hosts, LAYOUTS["2x2"], "shmcoll"))
+        job = Job(hosts, LAYOUTS["2x2"], "shmcoll")
+        check(job)
+        assert " hosts (boot ids differ): " in job.processes[0].output()
 
 
 def test_hosts_of_one_boot_make_a_group() -> None:
     """Containers of one machine have its boot id, and share no memory."""
     with Hosts(2, own_boot_ids=False) as hosts:
-        check(Job(hosts, LAYOUTS["2x2"], "shmcoll"))
+        job = Job(hosts, LAYOUTS["2x2"], "shmcoll")
+        check(job)
+        assert " hosts (pid namespaces differ, /dev/shm differs): " in job.processes[0].output()
 
 
 @pytest.mark.parametrize(

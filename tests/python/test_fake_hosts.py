@@ -25,12 +25,16 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile
 
 import shmcoll
+from shmcoll import _hosts
 from ranks import Rank, outcomes, run, seconds
 
 WORLD = 4
 FAKE = {"SHMCOLL_FAKE_HOSTS": "2x2", "GLOO_SOCKET_IFNAME": "lo"}
 ON_2_HOSTS = 'group "default_pg" is on 2 hosts'
-ONE_LINE = f"warn: {ON_2_HOSTS}: host 0 (ranks 0-1), host 1 (ranks 2-3); gloo between them, 2 rails"
+ONE_LINE = (
+    f"warn: {ON_2_HOSTS} (SHMCOLL_FAKE_HOSTS): host 0 (ranks 0-1), host 1 (ranks 2-3); "
+    "gloo between them, 2 rails"
+)
 
 
 def check_all_reduce(rank: int) -> None:
@@ -260,6 +264,19 @@ def test_a_group_over_hosts_does_what_a_group_of_one_host_does() -> None:
     assert [outcome.value for outcome in ended] == [[]] * WORLD
     assert ONE_LINE in ended[0].output
     assert not any(ON_2_HOSTS in outcome.output for outcome in ended[1:])
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["a", "b"], "boot ids differ"),
+        (["a 4:1 0:7", "a 4:2 0:7"], "pid namespaces differ"),
+        (["a 4:1 0:7", "b", "a 4:1 0:8"], "boot ids differ, /dev/shm differs"),
+        (["", "", "b"], "memory cannot be mapped"),
+    ],
+)
+def test_the_line_says_what_the_words_of_hosts_differ_in(words: list[str], why: str) -> None:
+    assert _hosts._why(words) == why
 
 
 def test_calls_that_differ_between_hosts_are_named_on_all_ranks() -> None:
