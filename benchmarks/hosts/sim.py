@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from model import Constants, Gloo, Machine, Shmcoll
+from shmcoll.watch.text import run_quietly
 
 SCHEMA = "shmcoll.hosts/1"  # of against_gloo.py
 OPERATIONS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")
@@ -219,6 +220,8 @@ def main() -> int:
         else:
             hosts, ranks = ([int(n) for n in text.split(",")] for text in (args.hosts, args.ranks))
             table(machine_of(args.rate, constants), hosts, ranks, args)
+    except BrokenPipeError:
+        raise  # for run_quietly(): a reader may want the first lines alone
     except (ValueError, KeyError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -226,4 +229,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_quietly(main))

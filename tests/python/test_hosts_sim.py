@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import copy
 import json
+import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,19 @@ def test_a_wrong_word_is_said(
         monkeypatch.setattr(sys, "argv", ["sim.py", *arguments])
         assert sim.main() == 2
         assert words in capsys.readouterr().err
+
+
+def test_a_reader_that_has_gone_ends_it_without_a_word() -> None:
+    """Its output is more than a pipe holds, so that it writes on when the reader has gone."""
+    sizes = ",".join(str(size) for size in range(1000, 2000))
+    words = [sys.executable, str(ROOT / "benchmarks/hosts/sim.py"), "--sizes", sizes]
+    piped = subprocess.PIPE
+    with subprocess.Popen(words, stdout=piped, stderr=piped) as shown:
+        assert shown.stdout is not None and shown.stderr is not None
+        assert shown.stdout.readline().startswith(b"# a model")
+        shown.stdout.close()
+        assert shown.stderr.read() == b""
+        assert shown.wait() == 128 + signal.SIGPIPE
 
 
 def test_every_constant_has_a_source() -> None:
