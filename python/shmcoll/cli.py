@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-import importlib.metadata
 import pathlib
 import sys
 from collections.abc import Sequence
@@ -104,6 +103,8 @@ def _unknown(command: str) -> str:
 
 
 def _version() -> str:
+    import importlib.metadata  # most of what an import of this file would cost
+
     try:
         return f"shmcoll {importlib.metadata.version('shmcoll')}"
     except importlib.metadata.PackageNotFoundError:

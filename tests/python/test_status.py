@@ -572,6 +572,14 @@ def test_it_loads_neither_torch_nor_the_library() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_it_loads_nothing_that_only_the_version_needs() -> None:
+    """That takes longer than all else that it imports; a script may run it once a second."""
+    code = "import sys; from shmcoll import cli; cli.main(['status']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = done.stdout.splitlines()[-1].split()
+    assert "shmcoll.watch.status" in loaded and "importlib.metadata" not in loaded
+
+
 def test_the_names_are_those_of_the_library() -> None:
     import ctypes
 

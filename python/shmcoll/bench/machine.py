@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 from collections.abc import Iterator, Sequence, Set
@@ -178,6 +177,8 @@ def _shm() -> tuple[int | None, int | None]:
 
 
 def _version(distribution: str) -> str | None:
+    import importlib.metadata  # slow, and most users of this file do not need it
+
     try:
         return importlib.metadata.version(distribution)
     except importlib.metadata.PackageNotFoundError:
