@@ -91,6 +91,17 @@ class Plan(ctypes.Structure):
     def world(self) -> int:
         return self.hosts * self.ranks
 
+    def chunk_of(self, bytes_: int, rate: float) -> int:
+        """Bytes of a chunk of a vector, over links of so many bytes per second; 0: that is not known."""
+        chunk: int = _library().sim_chunk(self.hosts, int(self.rails), bytes_, int(rate))
+        return chunk
+
+    def column_of(self, width: int, longest: int, rate: float) -> int:
+        """Elements of a column of blocks, of which a chunk has `width`."""
+        made = _library().sim_column
+        column: int = made(self.hosts, int(self.rails), width, longest, int(rate))
+        return column
+
 
 @functools.cache
 def _library() -> ctypes.CDLL:
@@ -102,7 +113,12 @@ def _library() -> ctypes.CDLL:
         source = Path(__file__).with_name("plan.c")
         command = ["cc", *flags.split(), *drop.split(), f"-I{ROOT / 'src'}", str(source)]
         subprocess.run([*command, "-o", made], check=True)
-        return ctypes.CDLL(made)
+        library = ctypes.CDLL(made)
+    long = ctypes.c_uint64
+    for function, numbers in ((library.sim_chunk, 2), (library.sim_column, 3)):
+        function.argtypes = [ctypes.c_int, ctypes.c_int, *[long] * numbers]
+        function.restype = long
+    return library
 
 
 # ---- what a call is made of ----
@@ -150,11 +166,14 @@ class Cost:
 
 class Shmcoll:
     """Operations of a group over hosts. Bytes are those of the vector; of a block for all_gather, reduce_scatter and
-    all_to_all."""
+    all_to_all. measured: the group knows the rate of the links, as after its first calls."""
 
-    def __init__(self, machine: Machine, hosts: int, ranks: int, rails: int = 0) -> None:
+    def __init__(
+        self, machine: Machine, hosts: int, ranks: int, rails: int = 0, measured: bool = True
+    ) -> None:
         self.machine, self.c = machine, machine.constants
         self.plan = Plan(hosts, ranks, rails)
+        self.rate = machine.nic if measured else 0.0
         self.carried = ceil(ranks / self.plan.rails)  # ranks of a host, by rail
 
     def cost(self, operation: str, bytes_: int) -> Cost:
@@ -250,16 +269,17 @@ class Shmcoll:
 
     # ---- operations ----
 
-    def _parts(self, bytes_: int) -> list[int]:
+    def _parts(self, bytes_: int, rate: float = 0.0) -> list[int]:
         """Chunks of a vector."""
-        whole, rest = divmod(bytes_, self.plan.chunk)
-        return [self.plan.chunk] * whole + [rest] * (rest > 0)
+        chunk = self.plan.chunk_of(bytes_, rate)
+        whole, rest = divmod(bytes_, chunk)
+        return [chunk] * whole + [rest] * (rest > 0)
 
     def all_reduce(self, bytes_: int) -> Cost:
         plan, c = self.plan, self.c
         if bytes_ <= plan.payload:
             return self._short(bytes_, bytes_, 1)
-        return self._pass([self._summed(part) for part in self._parts(bytes_)])
+        return self._pass([self._summed(part) for part in self._parts(bytes_, self.rate)])
 
     def _summed(self, part: int) -> Chunk:
         plan, c = self.plan, self.c
@@ -289,12 +309,13 @@ class Shmcoll:
             chunks.append(Chunk(self._copied(part + slice_), sends, self._copied(slice_ + part)))
         return self._pass(chunks, two_sides=True)
 
-    def _columns(self, block: int, load: int) -> list[int]:
+    def _columns(self, block: int, load: int, rate: float = 0.0) -> list[int]:
         """Bytes of a block in each column. load: elements that a rail has room for, for each element of the width."""
         room = self.plan.chunk // self.plan.rails
-        width = min(room // (load * ELEMENT), block // ELEMENT) * ELEMENT
+        width, longest = room // (load * ELEMENT), block // ELEMENT
         if width == 0:
             raise ValueError("no element fits the staging memory")
+        width = min(self.plan.column_of(width, longest, rate), longest) * ELEMENT
         whole, rest = divmod(block, width)
         return [width] * whole + [rest] * (rest > 0)
 
@@ -335,7 +356,8 @@ class Shmcoll:
             cost = self._short(foreign * bytes_, plan.ranks * foreign * bytes_, 1)
         else:
             chunks = []
-            for width in self._columns(bytes_, plan.ranks * self.carried * (plan.hosts - 1)):
+            load = plan.ranks * self.carried * (plan.hosts - 1)
+            for width in self._columns(bytes_, load, self.rate):
                 given = plan.ranks * self.carried * width  # by a rail to one host
                 rail = given * (plan.hosts - 1)
                 swapped = 0 if plan.ranks == plan.rails else 2 * (rail + foreign * width)

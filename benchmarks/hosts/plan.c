@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The library's own arithmetic for benchmarks/hosts/model.py, which compiles this file and lets the linker drop what
- * sim_plan() does not call.
+ * the functions below do not call.
  */
 #include "hosts/group.c"
 #include "hosts/hosts_plan.c"
@@ -16,6 +16,25 @@ struct sim_plan {
 /* A plan for equal hosts; 0, or 1 if there is none. */
 __attribute__((visibility("default"))) int sim_plan(int hosts, int ranks, int rails,
                                                     struct sim_plan *out);
+
+/* By the rate of the links, in bytes per second; 0: unknown. */
+__attribute__((visibility("default"))) uint64_t sim_chunk(int hosts, int rails, uint64_t bytes,
+                                                          uint64_t rate);
+__attribute__((visibility("default"))) uint64_t sim_column(int hosts, int rails, uint64_t width,
+                                                           uint64_t longest, uint64_t rate);
+
+uint64_t sim_chunk(int hosts, int rails, uint64_t bytes, uint64_t rate)
+{
+    const struct shc_hosts_plan plan = {.hosts = hosts, .rails = rails};
+    const uint64_t count = bytes / sizeof(float);
+    return shc_hosts_chunk_by_rate(&plan, sizeof(float), count, rate) * sizeof(float);
+}
+
+uint64_t sim_column(int hosts, int rails, uint64_t width, uint64_t longest, uint64_t rate)
+{
+    const struct shc_hosts_plan plan = {.hosts = hosts, .rails = rails};
+    return shc_hosts_column_by_rate(&plan, width, longest, rate);
+}
 
 int sim_plan(int hosts, int ranks, int rails, struct sim_plan *out)
 {

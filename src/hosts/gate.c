@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "hosts/gate.h"
 
+#include "hosts/hosts_rate.h"
 #include "hosts/hosts_sys.h"
 
 #include "shm/base/clock.h"
@@ -14,12 +15,13 @@ struct shc_gate {
     pthread_mutex_t lock; /* guards the rest and all tickets */
     pthread_cond_t ended;
     int references; /* the group's, and one of each call in flight */
+    struct shc_hosts_rate rate;
     char *stage;
 };
 
 struct shc_ticket {
     struct shc_gate *gate;
-    bool in_flight, abandoned;
+    bool in_flight, abandoned, measured;
     void (*done)(void *arg, const char *error); /* or NULL */
     void *arg;
     char error[SHC_HOSTS_ERROR_BYTES];
@@ -79,6 +81,25 @@ struct shc_ticket *shc_gate_ticket(struct shc_gate *gate)
     return ticket;
 }
 
+void shc_gate_measure(struct shc_ticket *ticket, uint64_t bytes)
+{
+    struct shc_gate *gate = ticket->gate;
+    if (bytes == 0)
+        return;
+    pthread_mutex_lock(&gate->lock);
+    ticket->measured = true;
+    shc_hosts_rate_begin(&gate->rate, bytes, shc_clock_ns());
+    pthread_mutex_unlock(&gate->lock);
+}
+
+uint64_t shc_gate_rate(struct shc_gate *gate)
+{
+    pthread_mutex_lock(&gate->lock);
+    const uint64_t known = shc_hosts_rate_known(&gate->rate);
+    pthread_mutex_unlock(&gate->lock);
+    return known;
+}
+
 struct shc_ticket *shc_gate_callback(struct shc_gate *gate,
                                      void (*done)(void *arg, const char *error), void *arg)
 {
@@ -109,6 +130,8 @@ void shc_ticket_done(struct shc_ticket *ticket, const char *error)
     if (error)
         snprintf(ticket->error, sizeof ticket->error, "%s", *error ? error : "no reason is given");
     ticket->in_flight = false;
+    if (ticket->measured)
+        shc_hosts_rate_end(&gate->rate, !error, shc_clock_ns());
     if (ticket->abandoned)
         free(ticket);
     else

@@ -23,6 +23,12 @@ char *shc_gate_stage(struct shc_gate *gate);
 /* For a call that is about to begin; NULL: no memory. It ends with shc_gate_wait() or shc_gate_abandon(). */
 struct shc_ticket *shc_gate_ticket(struct shc_gate *gate);
 
+/* The call of that ticket, which is about to begin, brings so many bytes: the link is measured by it. */
+void shc_gate_measure(struct shc_ticket *ticket, uint64_t bytes);
+
+/* Bytes per second of what was measured (hosts_rate.h); 0: unknown. */
+uint64_t shc_gate_rate(struct shc_gate *gate);
+
 /* For a call that nobody waits for: `done` is told how it ended (error "": well), by the thread that ends it, and the
  * ticket is gone. NULL: no memory. */
 struct shc_ticket *shc_gate_callback(struct shc_gate *gate,

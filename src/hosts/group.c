@@ -79,6 +79,15 @@ enum shc_status shc_hosts_ticket(struct shc_hosts *hosts, struct shc_ticket **ti
                    : shc_hosts_fail(hosts, SHC_ERR_NOMEM, "no memory for a call of the engine");
 }
 
+/* All rails share the link, so this one has a part of what it carries. */
+enum shc_status shc_hosts_rail_ticket(struct shc_hosts *hosts, uint64_t bytes,
+                                      struct shc_ticket **ticket)
+{
+    SHC_TRY(shc_hosts_ticket(hosts, ticket));
+    shc_gate_measure(*ticket, bytes * (uint64_t)hosts->plan.rails);
+    return SHC_OK;
+}
+
 enum shc_status shc_hosts_begun(struct shc_hosts *hosts, struct shc_ticket **ticket, int error)
 {
     char why[64];
@@ -207,6 +216,7 @@ enum shc_status shc_hosts_create(const struct shc_comm_config *config,
     hosts->interrupted = config->interrupted;
     hosts->interrupted_ctx = config->interrupted_ctx;
     hosts->by_rank = wish->by_rank;
+    hosts->known_rate = wish->rate;
     hosts->wide = wish->wide || wish->by_rank; /* on one host a sum is rounded once */
     snprintf(hosts->engine, sizeof hosts->engine, "%s", wish->engine ? wish->engine : "");
     enum shc_status st = shc_hosts_map(hosts, &settled, wish, error);

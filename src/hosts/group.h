@@ -41,7 +41,7 @@ struct shc_hosts_sizes {
     uint64_t width,
         longest;      /* of a column, and of a tensor that goes to another host, or comes from it */
     uint64_t carried; /* 1: all that goes to other hosts is in the record */
-    uint64_t unused;
+    uint64_t rate;    /* of any call: what the host has measured; in a record alone */
 };
 
 /* What a host says of its call. */
@@ -68,7 +68,7 @@ struct shc_hosts_stage {
     char *said;    /* of the ranks of the island, shc_hosts_said each */
     char *record;  /* one, with its payload; more than two hosts: room for one for each */
     char *records; /* all hosts' */
-    char *verdict; /* its status, 64 bytes, then a payload */
+    char *verdict; /* 64 bytes, then a payload */
     char *text;    /* of a bad verdict */
     char *answers; /* of hosts that live without the store */
     char *narrow;  /* a chunk of user memory that is not contiguous */
@@ -94,6 +94,7 @@ struct shc_hosts {
     struct shc_hosts_p2p *p2p; /* NULL: no messages between hosts */
     struct shc_dead dead;      /* what is known of failures of other hosts */
     size_t payload_bytes;
+    uint64_t known_rate;            /* of the wish; 0: none */
     const void **sources;           /* room for a pointer for each rank */
     uint64_t *in_bytes, *out_bytes; /* and for its blocks of an exchange */
     bool (*interrupted)(void *ctx);
@@ -103,6 +104,7 @@ struct shc_hosts {
     /* Of the operation that runs. */
     uint64_t number;
     struct shc_hosts_sizes sizes; /* of the island */
+    uint64_t rate; /* of the slowest host's link (hosts_plan.h), once hosts have met */
     struct shc_turn *turn;
     uint64_t deadline_ns;
 };
@@ -174,6 +176,10 @@ SHC_NODISCARD enum shc_status shc_hosts_island(struct shc_hosts *hosts, struct s
 
 /* A ticket for a call of an engine. SHC_ERR_NOMEM. */
 SHC_NODISCARD enum shc_status shc_hosts_ticket(struct shc_hosts *hosts, struct shc_ticket **ticket);
+
+/* The same for a call of the rail that brings `bytes` of other hosts. */
+SHC_NODISCARD enum shc_status shc_hosts_rail_ticket(struct shc_hosts *hosts, uint64_t bytes,
+                                                    struct shc_ticket **ticket);
 
 /* An engine has refused to begin a call: its ticket is gone. 0: it has begun. */
 SHC_NODISCARD enum shc_status shc_hosts_begun(struct shc_hosts *hosts, struct shc_ticket **ticket,
@@ -268,13 +274,6 @@ struct shc_hosts_chunk {
     struct shc_ticket *ticket;
 };
 
-/* How many chunks a vector has. */
-uint64_t shc_hosts_chunks(const struct shc_hosts *hosts, uint64_t count, uint32_t elem_bytes);
-
-/* Chunk number `index`. */
-struct shc_hosts_chunk shc_hosts_chunk_at(const struct shc_hosts *hosts, uint64_t count,
-                                          uint32_t elem_bytes, uint64_t index);
-
 /* One pass over all chunks: while the engine has one chunk, the island has another. Each function is called for each
  * chunk, and a later one for an earlier chunk. Afterwards no call is waited for. */
 struct shc_hosts_steps {
@@ -285,9 +284,9 @@ struct shc_hosts_steps {
 };
 SHC_NODISCARD enum shc_status shc_hosts_pass(const struct shc_hosts_steps *steps, uint64_t chunks);
 
-/* The same for the chunks of a vector; without `cut`. */
+/* The same for the chunks of a vector, of `each` elements; without `cut`. */
 SHC_NODISCARD enum shc_status shc_hosts_pass_vector(const struct shc_hosts_call *call,
-                                                    uint32_t elem_bytes,
+                                                    uint64_t each,
                                                     const struct shc_hosts_steps *steps);
 
 /* ---- hosts_island.c: bytes in the island; sizes are by local rank ---- */

@@ -107,6 +107,7 @@ struct shc_hosts_wish {
         engine; /* the caller's word for it, without spaces, of at most 31 bytes; the same on all ranks */
     bool
         in_file; /* the store is a file, which half a write damages: a close waits for its writes, 10 s at most */
+    uint64_t rate; /* bytes per second of this host's link; 0: it is measured */
 };
 
 /*

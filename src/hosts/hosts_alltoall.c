@@ -352,9 +352,11 @@ static enum shc_status compare_sizes(const struct shc_hosts_call *call, const vo
                               "all_to_all: a group of %d ranks on %d hosts cannot move elements of "
                               "%u bytes in its staging memory",
                               hosts->plan.world, hosts->plan.hosts, (unsigned)call->elem_bytes);
+    const uint64_t width =
+        shc_hosts_column_by_rate(&hosts->plan, all.width, all.longest, hosts->rate);
     const struct decision decision = {
-        .width = all.width,
-        .columns = all.longest > 0 ? shc_div_ceil(all.longest, all.width) : 0,
+        .width = width,
+        .columns = all.longest > 0 ? shc_div_ceil(all.longest, width) : 0,
         .carried = all.carried & t->fits,
     };
     memcpy(to, &decision, sizeof decision);
@@ -407,6 +409,7 @@ static enum shc_status send(const struct trade *t, struct shc_hosts_chunk *chunk
     struct shc_hosts *hosts = t->blocks.hosts;
     const struct shc_hosts_plan *plan = &hosts->plan;
     const uint64_t first = chunk->part.first;
+    uint64_t comes = 0;
     char *to = hosts->stage.chunk[place].in;
     const char *at[SHC_MAX_WORLD];
     for (int local = 0; local < ranks_of(t); local++) {
@@ -425,8 +428,9 @@ static enum shc_status send(const struct trade *t, struct shc_hosts_chunk *chunk
             if (local % plan->rails == hosts->local)
                 hosts->out_bytes[host] += wanted_from(t, local, host, first);
         }
+        comes += hosts->out_bytes[host];
     }
-    SHC_TRY(shc_hosts_ticket(hosts, &chunk->ticket));
+    SHC_TRY(shc_hosts_rail_ticket(hosts, comes, &chunk->ticket));
     return shc_hosts_begun(hosts, &chunk->ticket,
                            hosts->rail.exchange(hosts->rail.ctx, hosts->stage.chunk[place].in,
                                                 hosts->in_bytes, hosts->stage.chunk[place].out,

@@ -10,7 +10,7 @@ enum shc_status shc_hosts_exchange_even(struct shc_hosts *hosts, const char *in,
     const struct shc_fabric *rail = &hosts->rail;
     for (int host = 0; host < hosts->plan.hosts; host++)
         hosts->in_bytes[host] = bytes;
-    SHC_TRY(shc_hosts_ticket(hosts, ticket));
+    SHC_TRY(shc_hosts_rail_ticket(hosts, bytes * (uint64_t)(hosts->plan.hosts - 1), ticket));
     return shc_hosts_begun(
         hosts, ticket,
         rail->exchange(rail->ctx, in, hosts->in_bytes, out, hosts->in_bytes, *ticket));
@@ -38,7 +38,9 @@ enum shc_status shc_hosts_gather_even(struct shc_hosts *hosts, const struct shc_
                                       const char *in, uint64_t bytes, char *out,
                                       struct shc_ticket **ticket)
 {
-    SHC_TRY(shc_hosts_ticket(hosts, ticket));
+    const bool by_rail = fabric == &hosts->rail;
+    SHC_TRY(shc_hosts_rail_ticket(hosts, by_rail ? bytes * (uint64_t)(hosts->plan.hosts - 1) : 0,
+                                  ticket));
     if (hosts->plan.hosts != 2)
         return shc_hosts_begun(hosts, ticket, fabric->gather(fabric->ctx, in, bytes, out, *ticket));
     const int own = hosts->host, other = 1 - own;

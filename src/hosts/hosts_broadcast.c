@@ -135,5 +135,6 @@ enum shc_status shc_hosts_broadcast(const struct shc_hosts_call *call)
     if (call->count <= call->hosts->payload_bytes / call->elem_bytes)
         return run_short(call);
     SHC_TRY(shc_hosts_meet(call, 0, NULL, &nothing));
-    return shc_hosts_pass_vector(call, call->elem_bytes, &steps);
+    return shc_hosts_pass_vector(
+        call, shc_hosts_chunk_elements(&call->hosts->plan, call->elem_bytes), &steps);
 }

@@ -3,35 +3,23 @@
 
 #include "shm/base/num.h"
 
-uint64_t shc_hosts_chunks(const struct shc_hosts *hosts, uint64_t count, uint32_t elem_bytes)
-{
-    return shc_div_ceil(count, shc_hosts_chunk_elements(&hosts->plan, elem_bytes));
-}
-
-struct shc_hosts_chunk shc_hosts_chunk_at(const struct shc_hosts *hosts, uint64_t count,
-                                          uint32_t elem_bytes, uint64_t index)
-{
-    const struct shc_hosts_plan *plan = &hosts->plan;
-    const uint64_t each = shc_hosts_chunk_elements(plan, elem_bytes), first = index * each;
-    struct shc_hosts_chunk chunk = {.part = {first, shc_min_size(count - first, each)}};
-    if (!shc_hosts_carries(hosts))
-        return chunk;
-    chunk.slice = shc_hosts_slice(chunk.part.count, plan->rails, hosts->local);
-    chunk.piece = shc_div_ceil(chunk.slice.count, (size_t)plan->hosts);
-    return chunk;
-}
-
-/* The chunks of a vector. */
+/* A vector, and the elements of its chunks. */
 struct vector {
-    const struct shc_hosts_call *call;
-    uint32_t elem_bytes;
+    const struct shc_hosts *hosts;
+    uint64_t count, each;
 };
 
 static void cut_vector(void *ctx, uint64_t index, struct shc_hosts_chunk *chunk)
 {
     const struct vector *vector = ctx;
-    *chunk =
-        shc_hosts_chunk_at(vector->call->hosts, vector->call->count, vector->elem_bytes, index);
+    const struct shc_hosts *hosts = vector->hosts;
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    const uint64_t first = index * vector->each;
+    chunk->part = (struct shc_slice){first, shc_min_size(vector->count - first, vector->each)};
+    if (!shc_hosts_carries(hosts))
+        return;
+    chunk->slice = shc_hosts_slice(chunk->part.count, plan->rails, hosts->local);
+    chunk->piece = shc_div_ceil(chunk->slice.count, (size_t)plan->hosts);
 }
 
 static enum shc_status pass(const struct shc_hosts_steps *steps, uint64_t count,
@@ -64,12 +52,11 @@ enum shc_status shc_hosts_pass(const struct shc_hosts_steps *steps, uint64_t chu
     return pass(steps, chunks, steps->cut, steps->ctx);
 }
 
-enum shc_status shc_hosts_pass_vector(const struct shc_hosts_call *call, uint32_t elem_bytes,
+enum shc_status shc_hosts_pass_vector(const struct shc_hosts_call *call, uint64_t each,
                                       const struct shc_hosts_steps *steps)
 {
-    struct vector vector = {call, elem_bytes};
-    const uint64_t chunks = shc_hosts_chunks(call->hosts, call->count, elem_bytes);
-    return pass(steps, chunks, cut_vector, &vector);
+    struct vector vector = {call->hosts, call->count, each};
+    return pass(steps, shc_div_ceil(call->count, each), cut_vector, &vector);
 }
 
 enum shc_status shc_hosts_collect(struct shc_hosts *hosts, const struct shc_hosts_chunk *chunk,

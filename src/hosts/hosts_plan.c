@@ -13,7 +13,11 @@
 #define PIECE_BYTES      ((size_t)64 << 10)
 #define CHUNK_BYTES      ((size_t)1 << 20)
 #define MOST_CHUNK_BYTES ((size_t)8 << 20)
-#define INPUTS_BYTES     ((size_t)4 << 20) /* of all ranks of a host, on one rail */
+#define SLOW_RATE        240000000u /* below it the link is the limit: 2 Gbit/s */
+#define SLOW_CHUNKS      8u         /* of a vector there */
+#define SLOW_CHUNK_BYTES ((uint64_t)256 << 10)
+#define SLOW_PIECE_BYTES ((uint64_t)1 << 10) /* a chunk has one for each rail and host */
+#define INPUTS_BYTES     ((size_t)4 << 20)   /* of all ranks of a host, on one rail */
 
 /* Numbers the hosts in the order in which their first ranks come. `label_of` may hold anything, so that a host is
  * found by a walk; the last rank's host comes first, because neighbours mostly share one. */
@@ -138,6 +142,40 @@ uint64_t shc_hosts_chunk_elements(const struct shc_hosts_plan *plan, uint32_t el
         pieces > MOST_CHUNK_BYTES / PIECE_BYTES ? MOST_CHUNK_BYTES : PIECE_BYTES * pieces;
     bytes = bytes < CHUNK_BYTES ? CHUNK_BYTES : bytes;
     return bytes / elem_bytes;
+}
+
+static bool is_slow(uint64_t rate)
+{
+    return rate > 0 && rate < SLOW_RATE;
+}
+
+static uint64_t least_bytes(const struct shc_hosts_plan *plan)
+{
+    const uint64_t pieces = SLOW_PIECE_BYTES * (uint64_t)plan->rails * (uint64_t)plan->hosts;
+    return pieces < SLOW_CHUNK_BYTES ? SLOW_CHUNK_BYTES : pieces;
+}
+
+/* A part of so many elements, within limits: whole cache lines. */
+static uint64_t part_of(uint64_t all, uint64_t least, uint64_t most)
+{
+    const uint64_t part = shc_align_up(shc_div_ceil(all, SLOW_CHUNKS), 64);
+    return shc_min_size(part < least ? least : part, most);
+}
+
+uint64_t shc_hosts_chunk_by_rate(const struct shc_hosts_plan *plan, uint32_t elem_bytes,
+                                 uint64_t count, uint64_t rate)
+{
+    const uint64_t most = shc_hosts_chunk_elements(plan, elem_bytes);
+    return is_slow(rate) ? part_of(count, least_bytes(plan) / elem_bytes, most) : most;
+}
+
+uint64_t shc_hosts_column_by_rate(const struct shc_hosts_plan *plan, uint64_t width,
+                                  uint64_t longest, uint64_t rate)
+{
+    const uint64_t chunk = shc_hosts_chunk_elements(plan, 1);
+    const uint64_t bytes = shc_min_size(least_bytes(plan), chunk);
+    const uint64_t least = width / chunk * bytes + width % chunk * bytes / chunk;
+    return is_slow(rate) ? part_of(longest, least > 0 ? least : 1, width) : width;
 }
 
 uint64_t shc_hosts_ordered_elements(const struct shc_hosts_plan *plan, uint32_t elem_bytes)

@@ -9,6 +9,9 @@
  *            ranks of each host carry one, as many as the smallest host has, at most SHC_HOSTS_MAX_RAILS.
  *   slice    what one rail carries of a chunk.
  *   chunk    what goes through island and rails at once.
+ *   rate     of the slowest host's link, in bytes per second; 0: unknown. Any value is safe. Where the link is the limit
+ *            chunks are short, so that little is left to do before the first and after the last one. Where CPUs are,
+ *            they are long: each costs calls (docs/notebook/large-collectives.md, "Against the goals").
  */
 
 #include "shm/base/attrs.h"
@@ -61,6 +64,15 @@ uint64_t shc_hosts_chunk_elements(const struct shc_hosts_plan *plan, uint32_t el
 
 /* The same where the sums are added in the order of ranks: a rail has the inputs of all ranks of its host, too. */
 uint64_t shc_hosts_ordered_elements(const struct shc_hosts_plan *plan, uint32_t elem_bytes);
+
+/* Elements of a chunk of a vector of `count`, over links of `rate`: at most as many as without one. */
+uint64_t shc_hosts_chunk_by_rate(const struct shc_hosts_plan *plan, uint32_t elem_bytes,
+                                 uint64_t count, uint64_t rate);
+
+/* The width of a column of blocks of at most `longest` elements, of which a chunk has `width`. The same on all hosts,
+ * whatever they carry. */
+uint64_t shc_hosts_column_by_rate(const struct shc_hosts_plan *plan, uint64_t width,
+                                  uint64_t longest, uint64_t rate);
 
 /* Do all hosts give one another whole slices (one call of the engine), or does each host add a part of a slice
  * (two calls, and fewer bytes)? */

@@ -118,16 +118,27 @@ static void fill(const struct shc_hosts_call *call, enum shc_status st)
     struct shc_hosts_record *record = (struct shc_hosts_record *)(void *)hosts->stage.record;
     record->said = say(call);
     record->said.sizes = hosts->sizes;
+    record->said.sizes.rate = hosts->known_rate ? hosts->known_rate : shc_gate_rate(hosts->gate);
     record->status = (uint32_t)st;
     if (st != SHC_OK)
         snprintf(shc_hosts_payload(record), hosts->payload_bytes, "%s",
                  hosts->turn->error[0] ? hosts->turn->error : shc_error_text());
 }
 
+/* The rate of the slowest host's link; 0: a host does not know its own. No value is wrong (hosts_plan.h). */
+static uint64_t least_rate(const struct shc_hosts *hosts)
+{
+    uint64_t least = UINT64_MAX;
+    for (int host = 0; host < hosts->plan.hosts; host++)
+        least = shc_min_size(least, shc_hosts_record_of(hosts, host)->said.sizes.rate);
+    return least;
+}
+
 /* The first host that says another call than host 0, or that has failed. */
 static enum shc_status compare(struct shc_hosts *hosts)
 {
     const struct shc_hosts_record *first = shc_hosts_record_of(hosts, 0);
+    hosts->rate = least_rate(hosts);
     for (int host = 0; host < hosts->plan.hosts; host++) {
         struct shc_hosts_record *record = shc_hosts_record_of(hosts, host);
         char ranks[2][RANKS_TEXT], calls[2][CALL_TEXT];
@@ -295,6 +306,7 @@ enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
 }
 
 #define VERDICT_BYTES 64
+#define RATE_AT       8 /* after the status */
 
 /* The leader's verdict reaches its island. */
 static enum shc_status tell(struct shc_hosts *hosts, enum shc_status st, size_t bytes)
@@ -302,8 +314,10 @@ static enum shc_status tell(struct shc_hosts *hosts, enum shc_status st, size_t 
     char *verdict = hosts->stage.verdict, *text = hosts->stage.text;
     uint32_t status = (uint32_t)st;
     memcpy(verdict, &status, sizeof status);
+    memcpy(verdict + RATE_AT, &hosts->rate, sizeof hosts->rate);
     SHC_TRY(shc_hosts_give(hosts, 0, verdict, VERDICT_BYTES + bytes));
     memcpy(&status, verdict, sizeof status);
+    memcpy(&hosts->rate, verdict + RATE_AT, sizeof hosts->rate);
     if (status == SHC_OK)
         return SHC_OK;
     if (shc_hosts_leads(hosts))

@@ -145,7 +145,8 @@ static enum shc_status bring(const struct shc_hosts_sum *r, const char *in, uint
     const struct shc_fabric *rail = &hosts->rail;
     if (!is_rooted(r))
         return shc_hosts_gather_even(hosts, rail, in, bytes, out, ticket);
-    SHC_TRY(shc_hosts_ticket(hosts, ticket));
+    SHC_TRY(shc_hosts_rail_ticket(
+        hosts, host_gets(r) ? bytes * (uint64_t)(hosts->plan.hosts - 1) : 0, ticket));
     for (int host = 0; host < hosts->plan.hosts; host++) {
         hosts->in_bytes[host] = hosts->plan.host_of[r->call->op->root] == host ? bytes : 0;
         hosts->out_bytes[host] = host_gets(r) ? bytes : 0;
@@ -218,5 +219,7 @@ enum shc_status shc_hosts_reduce(const struct shc_hosts_call *call)
     };
     char *nothing;
     SHC_TRY(shc_hosts_meet(call, 0, NULL, &nothing));
-    return shc_hosts_pass_vector(call, r.elem_bytes, &steps);
+    return shc_hosts_pass_vector(
+        call, shc_hosts_chunk_by_rate(&hosts->plan, r.elem_bytes, call->count, hosts->rate),
+        &steps);
 }

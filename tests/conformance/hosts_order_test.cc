@@ -218,7 +218,7 @@ TEST(HostsOrder, TooManyRunsAreAnErrorOfAll)
         [&](Rank &rank) {
             const shc_comm_config config = config_of(rank);
             const char *words[] = {rank.rank % 2 == 0 ? "even" : "odd"};
-            const shc_hosts_wish wish = {words, 1, 0, 0, false, true, false, nullptr, false};
+            const shc_hosts_wish wish = {words, 1, 0, 0, false, true, false, nullptr, false, 0};
             shc_hosts *hosts;
             char error[SHC_HOSTS_ERROR_BYTES];
             EXPECT_EQ(shc_hosts_create(&config, &wish, &hosts, error), SHC_ERR_INVALID);

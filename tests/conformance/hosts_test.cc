@@ -248,9 +248,16 @@ void arrive(int world, const std::function<Arrival(int rank)> &how,
             config.name = "0";
             config.timeout_ns = 20 * SHC_NS_PER_S;
             config.store = view.store();
-            const shc_hosts_wish wish = {
-                words.data(), static_cast<int>(words.size()), 0, 0, false, false, false, nullptr,
-                false};
+            const shc_hosts_wish wish = {words.data(),
+                                         static_cast<int>(words.size()),
+                                         0,
+                                         0,
+                                         false,
+                                         false,
+                                         false,
+                                         nullptr,
+                                         false,
+                                         0};
             for (int again = 0; again < 2; again++) { // the keys of the first one are still there
                 Group group;
                 const shc_status st = shc_hosts_create(&config, &wish, &group.hosts, group.error);

@@ -33,18 +33,18 @@ SIZES = {
 }
 
 
-def call(operation: str, bytes_: int, world: int) -> None:
+def call(operation: str, bytes_: int, world: int, group: Any) -> None:
     own, all_ = torch.zeros(bytes_ // 4), torch.zeros(world * bytes_ // 4)
     if operation == "all_reduce":
-        dist.all_reduce(own)
+        dist.all_reduce(own, group=group)
     elif operation == "broadcast":
-        dist.broadcast(own, 0)
+        dist.broadcast(own, 0, group=group)
     elif operation == "all_gather":
-        dist.all_gather_into_tensor(all_, own)
+        dist.all_gather_into_tensor(all_, own, group=group)
     elif operation == "reduce_scatter":
-        dist.reduce_scatter_tensor(own, all_)
+        dist.reduce_scatter_tensor(own, all_, group=group)
     else:
-        dist.all_to_all_single(torch.zeros_like(all_), all_)
+        dist.all_to_all_single(torch.zeros_like(all_), all_, group=group)
 
 
 @pytest.mark.parametrize(("hosts", "ranks", "rails"), [(2, 2, 2), (3, 2, 2), (2, 3, 2)])
@@ -55,10 +55,12 @@ def test_calls_and_bytes_are_those_of_a_group(hosts: int, ranks: int, rails: int
         rank.init(timeout=seconds(60), pg_options=shmcoll.Options(rails=rails))
         seen = {}
         for operation, sizes in SIZES.items():
+            # A new one, which does not know the rate of its links yet.
+            group: Any = dist.new_group(pg_options=shmcoll.Options(rails=rails))
             for size in sizes:
-                before: Any = shmcoll.describe(internals=True)
-                call(operation, size, world)
-                after: Any = shmcoll.describe(internals=True)
+                before: Any = shmcoll.describe(group, internals=True)
+                call(operation, size, world, group)
+                after: Any = shmcoll.describe(group, internals=True)
                 seen[operation, size] = tuple(
                     after[name] - before[name] for name in ("engine_calls", "engine_bytes")
                 )
@@ -66,10 +68,34 @@ def test_calls_and_bytes_are_those_of_a_group(hosts: int, ranks: int, rails: int
 
     env = {"SHMCOLL_FAKE_HOSTS": f"{hosts}x{ranks}", "GLOO_SOCKET_IFNAME": "lo"}
     leader = run(world, body, env=env, limit=120)[0]
-    group = model.Shmcoll(sim.machine_of("1gbit", model.Constants()), hosts, ranks, rails)
+    machine = sim.machine_of("1gbit", model.Constants())
+    group = model.Shmcoll(machine, hosts, ranks, rails, measured=False)
     for (operation, size), seen in leader.items():
         cost = group.cost(operation, size)
         assert (cost.calls, cost.handed) == seen, (operation, size)
+
+
+@pytest.mark.parametrize(("rate", "calls"), [("1gbit", (5, 9, 5)), ("3gbit", (2, 5, 2))])
+def test_chunks_are_those_of_the_links_rate_once_it_is_known(
+    rate: str, calls: tuple[int, int, int]
+) -> None:
+    machine = sim.machine_of(rate, model.Constants())
+    for measured, wanted in ((True, calls), (False, (2, 5, 2))):
+        group = model.Shmcoll(machine, 2, 2, measured=measured)
+        seen = tuple(
+            group.cost(operation, size).calls
+            for operation, size in (
+                ("all_reduce", MIB),
+                ("all_reduce", 4 * MIB),
+                ("all_to_all", 256 << 10),
+            )
+        )
+        assert seen == wanted
+        assert group.cost("all_gather", MIB).calls == 5
+    first, later = (model.Shmcoll(machine, 2, 2, measured=known) for known in (False, True))
+    before, after = (one.cost("all_reduce", MIB) for one in (first, later))
+    assert after.out == before.out
+    assert after.seconds(machine) <= before.seconds(machine)
 
 
 def test_bytes_out_of_a_host_are_those_of_the_protocol() -> None:

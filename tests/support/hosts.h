@@ -126,11 +126,16 @@ struct HostsGroup {
     }
 };
 
+// Links on which chunks are as long as they can be, and short.
+const uint64_t kFastLink = 10000000000u, kSlowLink = 50000000;
+
 struct HostsOptions {
     int rails = 0;
     Mesh *mesh = nullptr; // for messages between hosts
     uint64_t late_ns = 0;
     bool by_rank = false, wide = false, in_file = false;
+    // Of a rank's host; 0: measured. Otherwise what this engine takes on this machine would decide how long chunks are.
+    std::function<uint64_t(int rank)> rate = [](int) { return kFastLink; };
     std::function<shc_store(int rank, const shc_store &)> store; // in the place of the run's
     std::function<const shc_watch *(const HostsGroup &)> watch;  // a leader's
 };
@@ -169,8 +174,9 @@ inline void run_hosts(const Labels &labels, Network &network,
             group.store = rank.store;
             const std::string word = std::to_string(labels[static_cast<size_t>(rank.rank)]);
             const char *words[] = {word.c_str()};
-            const shc_hosts_wish wish = {words,       1,        how.rails, how.late_ns, false,
-                                         how.by_rank, how.wide, "gloo",    how.in_file};
+            const shc_hosts_wish wish = {
+                words,       1,        how.rails, how.late_ns, false,
+                how.by_rank, how.wide, "gloo",    how.in_file, how.rate(rank.rank)};
             ASSERT_EQ(shc_hosts_create(&config, &wish, &group.hosts, group.error), SHC_OK)
                 << group.error;
             shc_hosts_get_place(group.hosts, &group.place);

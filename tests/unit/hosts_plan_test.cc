@@ -2,6 +2,7 @@
 // The arithmetic of groups over several hosts: properties, for random maps.
 extern "C" {
 #include "hosts/hosts_plan.h"
+#include "hosts/hosts_rate.h"
 }
 
 #include <algorithm>
@@ -169,6 +170,142 @@ TEST(HostsPlan, RecordsStayShortAndChunksBounded)
                 EXPECT_GE(bytes / static_cast<uint64_t>(ranks * hosts), 64u << 10);
             }
         }
+}
+
+Labels equal_hosts(int hosts, int ranks)
+{
+    Labels labels(static_cast<size_t>(ranks * hosts));
+    for (size_t i = 0; i < labels.size(); i++)
+        labels[i] = static_cast<int32_t>(i) / ranks;
+    return labels;
+}
+
+const uint64_t kKiB = 1u << 10, kMiB = 1u << 20;
+const uint64_t kSlow = 120000000, kFast = 360000000; // links of 1 and 3 Gbit/s
+
+TEST(HostsRate, ChunksAreAnEighthOfTheVectorWhereTheLinkIsSlow)
+{
+    const Plan p(equal_hosts(2, 2));
+    const auto bytes = [&p](uint64_t vector, uint64_t rate) {
+        return shc_hosts_chunk_by_rate(&p.plan, 4, vector / 4, rate) * 4;
+    };
+    EXPECT_EQ(bytes(8 * kKiB, kSlow), 256 * kKiB);
+    EXPECT_EQ(bytes(kMiB, kSlow), 256 * kKiB);
+    EXPECT_EQ(bytes(4 * kMiB, kSlow), 512 * kKiB);
+    EXPECT_EQ(bytes(8 * kMiB, kSlow), kMiB);
+    EXPECT_EQ(bytes(64 * kMiB, kSlow), kMiB);
+    for (const uint64_t rate : {uint64_t{0}, kFast, UINT64_MAX})
+        EXPECT_EQ(bytes(4 * kMiB, rate), kMiB) << rate;
+    EXPECT_EQ(bytes(4 * kMiB, 1), 512 * kKiB);
+    const Plan large(equal_hosts(16, 8)); // whose chunk has 8 MiB
+    EXPECT_EQ(shc_hosts_chunk_by_rate(&large.plan, 1, 16 * kMiB, kSlow), 2 * kMiB);
+    EXPECT_EQ(shc_hosts_chunk_by_rate(&large.plan, 1, 64 * kMiB, kSlow), 8 * kMiB);
+    const Plan many(equal_hosts(256, 8)); // to each of which 1 KiB goes
+    EXPECT_EQ(shc_hosts_chunk_by_rate(&many.plan, 1, kMiB, kSlow), 2 * kMiB);
+}
+
+TEST(HostsRate, AnyRateGivesAChunkThatFitsTheStagingMemory)
+{
+    for (int round = 0; round < 3000; round++) {
+        const Plan p(random_labels());
+        const uint32_t elem_bytes = 1u + static_cast<uint32_t>(below(48));
+        const uint64_t most = shc_hosts_chunk_elements(&p.plan, elem_bytes);
+        const uint64_t rates[] = {0, 1, kSlow, kFast, UINT64_MAX, rng()()};
+        const uint64_t counts[] = {1, most / 2, 5 * most, UINT64_MAX, rng()()};
+        for (const uint64_t rate : rates)
+            for (const uint64_t count : counts) {
+                const uint64_t each = shc_hosts_chunk_by_rate(&p.plan, elem_bytes, count, rate);
+                ASSERT_GE(each, 1u);
+                ASSERT_LE(each, most);
+                for (const uint64_t width : counts) {
+                    const uint64_t column = shc_hosts_column_by_rate(&p.plan, width, count, rate);
+                    ASSERT_GE(column, std::min(width, uint64_t{1}));
+                    ASSERT_LE(column, width);
+                }
+            }
+    }
+}
+
+// Of elements of 4 bytes: a rail has a chunk's half, two of them for each of the width.
+TEST(HostsRate, ColumnsAreAnEighthOfTheBlocksWhereTheLinkIsSlow)
+{
+    const Plan p(equal_hosts(2, 2));
+    const uint64_t width = 64 * kKiB; // a chunk of 1 MiB
+    EXPECT_EQ(shc_hosts_column_by_rate(&p.plan, width, width, kSlow), width / 4);
+    EXPECT_EQ(shc_hosts_column_by_rate(&p.plan, width, 4 * width, kSlow), width / 2);
+    EXPECT_EQ(shc_hosts_column_by_rate(&p.plan, width, 16 * width, kSlow), width);
+    EXPECT_EQ(shc_hosts_column_by_rate(&p.plan, width, width, kFast), width);
+    EXPECT_EQ(shc_hosts_column_by_rate(&p.plan, width, width, 0), width);
+    EXPECT_EQ(shc_hosts_column_by_rate(&p.plan, 200, 100, kSlow), 64u); // whole cache lines
+    EXPECT_EQ(shc_hosts_column_by_rate(&p.plan, 3, 100, kSlow), 3u);
+}
+
+const uint64_t kMs = 1000000;
+
+TEST(HostsRate, IsUnknownUntilEnoughBytesHaveCome)
+{
+    shc_hosts_rate rate = {};
+    EXPECT_EQ(shc_hosts_rate_known(&rate), 0u);
+    for (uint64_t i = 0; i < 1000; i++) { // too short, however many
+        shc_hosts_rate_begin(&rate, 64 * kKiB, i * kMs);
+        shc_hosts_rate_end(&rate, true, i * kMs + 1);
+    }
+    EXPECT_EQ(shc_hosts_rate_known(&rate), 0u);
+    for (uint64_t i = 0; i < 8; i++) { // pauses do not count
+        EXPECT_EQ(shc_hosts_rate_known(&rate), 0u);
+        shc_hosts_rate_begin(&rate, kMiB, i * 1000 * kMs);
+        shc_hosts_rate_end(&rate, true, i * 1000 * kMs + 10 * kMs);
+    }
+    EXPECT_EQ(shc_hosts_rate_known(&rate), 100 * kMiB);
+}
+
+// Two calls share the link: each of them alone would look half or twice as fast.
+TEST(HostsRate, CallsInFlightAtOnceAreOnePeriod)
+{
+    shc_hosts_rate rate = {};
+    shc_hosts_rate_begin(&rate, 4 * kMiB, 0);
+    shc_hosts_rate_begin(&rate, 4 * kMiB, 1 * kMs);
+    shc_hosts_rate_end(&rate, true, 79 * kMs);
+    EXPECT_EQ(shc_hosts_rate_known(&rate), 0u);
+    shc_hosts_rate_end(&rate, true, 80 * kMs);
+    EXPECT_EQ(shc_hosts_rate_known(&rate), 100 * kMiB);
+}
+
+void one_call(shc_hosts_rate *rate, uint64_t ms, bool good = true)
+{
+    shc_hosts_rate_begin(rate, 8 * kMiB, 1000 * kMs);
+    shc_hosts_rate_end(rate, good, (1000 + ms) * kMs);
+}
+
+// A burst and a late peer are few among the last samples.
+TEST(HostsRate, IsTheMedianOfTheLastSamples)
+{
+    shc_hosts_rate rate = {};
+    one_call(&rate, 80);
+    EXPECT_EQ(shc_hosts_rate_known(&rate), 100 * kMiB);
+    for (int i = 0; i < SHC_HOSTS_SAMPLES; i++)
+        one_call(&rate, 80);
+    for (const uint64_t ms : {1u, 8000u, 2u}) {
+        one_call(&rate, ms);
+        EXPECT_EQ(shc_hosts_rate_known(&rate), 100 * kMiB) << ms;
+    }
+    for (int i = 0; i < SHC_HOSTS_SAMPLES; i++)
+        one_call(&rate, 20);
+    EXPECT_EQ(shc_hosts_rate_known(&rate), 400 * kMiB);
+}
+
+TEST(HostsRate, AFailureIsNoMeasure)
+{
+    shc_hosts_rate rate = {};
+    one_call(&rate, 1, false);
+    EXPECT_EQ(shc_hosts_rate_known(&rate), 0u);
+    shc_hosts_rate_begin(&rate, 8 * kMiB, 0); // nor is what was in flight with it
+    one_call(&rate, 1, false);
+    shc_hosts_rate_end(&rate, true, 2000 * kMs);
+    EXPECT_EQ(shc_hosts_rate_known(&rate), 0u);
+    shc_hosts_rate_begin(&rate, 8 * kMiB, 5 * kMs); // a clock that does not move
+    shc_hosts_rate_end(&rate, true, 5 * kMs);
+    EXPECT_GT(shc_hosts_rate_known(&rate), uint64_t{1} << 40);
 }
 
 } // namespace
