@@ -124,17 +124,6 @@ int shc_dead_lost_host(const struct shc_hosts *hosts)
     return host;
 }
 
-bool shc_dead_lacks_store(const struct shc_hosts *hosts)
-{
-    const struct shc_dead *dead = &hosts->dead;
-    if (!dead->oob)
-        return false;
-    shc_oob_lock(dead->oob);
-    const bool gone = dead->gone;
-    shc_oob_unlock(dead->oob);
-    return gone;
-}
-
 #define IS_GONE " is gone, by which hosts tell each other of failures"
 
 enum shc_status shc_dead_store_text(const struct shc_hosts *hosts, int lost, char *text,

@@ -66,9 +66,6 @@ SHC_NODISCARD enum shc_status shc_dead_watch(struct shc_hosts *hosts);
 SHC_NODISCARD enum shc_status shc_dead_begin(const struct shc_hosts_call *call);
 void shc_dead_end(struct shc_hosts *hosts, enum shc_status st);
 
-/* The store is gone (HOST-10). */
-SHC_NODISCARD bool shc_dead_lacks_store(const struct shc_hosts *hosts);
-
 /* The host whose monitor has ended, and that has not left, as far as is known now; -1: none. */
 SHC_NODISCARD int shc_dead_lost_host(const struct shc_hosts *hosts);
 

@@ -1,40 +1,20 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "hosts/group.h"
-#include "hosts/hosts_late.h"
 #include "hosts/hosts_p2p.h"
 
 #include "shm/base/lateness.h"
 #include "shm/base/num.h"
 
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define DEFAULT_TIMEOUT_NS (30 * 60 * SHC_NS_PER_S) /* as a group's */
-#define GRACE_NS           (500 * SHC_NS_PER_MS)    /* HOST-26 */
-#define OTHERS_NS          (250 * SHC_NS_PER_MS)
-#define HINT_LOOKS         6
-#define SLICE_NS           (10 * SHC_NS_PER_MS) /* between two looks at what may end a wait */
-#define MOST_ELEM_BYTES    48                   /* of an opaque element */
+#define MOST_ELEM_BYTES    48                       /* of an opaque element */
 
 _Static_assert(offsetof(struct shc_hosts_said, sizes) == 64, "all bytes before are compared");
 _Static_assert(sizeof(struct shc_hosts_record) == 192, "its payload is aligned");
-
-/* ---- errors ---- */
-
-enum shc_status shc_hosts_fail(struct shc_hosts *hosts, enum shc_status status, const char *format,
-                               ...)
-{
-    char text[SHC_HOSTS_ERROR_BYTES]; /* an argument may be the text that is there */
-    va_list args;
-    va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
-    va_end(args);
-    memcpy(hosts->turn->error, text, sizeof text);
-    return status;
-}
 
 static enum shc_status say(char *error, enum shc_status status, const char *text)
 {
@@ -42,142 +22,7 @@ static enum shc_status say(char *error, enum shc_status status, const char *text
     return status;
 }
 
-/* ---- waiting ---- */
-
-/* The island's `interrupted`: its thread may be one of the library's, which asks nothing. */
-static bool is_interrupted(void *ctx)
-{
-    const struct shc_hosts *hosts = ctx;
-    const bool asks = hosts->making || (hosts->turn && hosts->turn->interruptible);
-    return asks && hosts->interrupted && hosts->interrupted(hosts->interrupted_ctx);
-}
-
-static uint64_t left_ns(const struct shc_hosts *hosts)
-{
-    const uint64_t now_ns = shc_clock_ns();
-    if (hosts->deadline_ns == SHC_NO_DEADLINE)
-        return SHC_NO_DEADLINE;
-    return hosts->deadline_ns > now_ns ? hosts->deadline_ns - now_ns : 1;
-}
-
-enum shc_status shc_hosts_island_first(struct shc_hosts *hosts, struct shc_op *op)
-{
-    op->timeout_ns = left_ns(hosts);
-    return shc_run(hosts->island, op);
-}
-
-enum shc_status shc_hosts_island(struct shc_hosts *hosts, struct shc_op *op)
-{
-    op->timeout_ns = shc_deadline_after(GRACE_NS, left_ns(hosts));
-    return shc_run(hosts->island, op);
-}
-
-enum shc_status shc_hosts_ticket(struct shc_hosts *hosts, struct shc_ticket **ticket)
-{
-    *ticket = shc_gate_ticket(hosts->gate);
-    return *ticket ? SHC_OK
-                   : shc_hosts_fail(hosts, SHC_ERR_NOMEM, "no memory for a call of the engine");
-}
-
-/* All rails share the link, so this one has a part of what it carries. */
-enum shc_status shc_hosts_rail_ticket(struct shc_hosts *hosts, uint64_t bytes,
-                                      struct shc_ticket **ticket)
-{
-    SHC_TRY(shc_hosts_ticket(hosts, ticket));
-    shc_gate_measure(*ticket, bytes * (uint64_t)hosts->plan.rails);
-    return SHC_OK;
-}
-
-enum shc_status shc_hosts_begun(struct shc_hosts *hosts, struct shc_ticket **ticket, int error)
-{
-    char why[64];
-    if (error == 0)
-        return SHC_OK;
-    shc_ticket_done(*ticket, "");
-    shc_gate_abandon(*ticket);
-    *ticket = NULL;
-    return shc_hosts_fail(hosts, SHC_ERR_SYSTEM, "the engine between hosts began no call: %s",
-                          strerror_r(error, why, sizeof why));
-}
-
-static enum shc_status time_is_over(struct shc_hosts *hosts)
-{
-    char whom[256];
-    shc_late_missing_text(hosts, whom, sizeof whom);
-    return shc_hosts_fail(hosts, SHC_ERR_TIMEOUT, SHC_TIMED_OUT "%.3f s waiting for %s",
-                          (double)hosts->turn->timeout_ns / (double)SHC_NS_PER_S, whom);
-}
-
-/* Is there a reason to wait no longer? */
-static enum shc_status look_around(struct shc_hosts *hosts)
-{
-    SHC_TRY(shc_comm_error(hosts->sequencer));
-    SHC_TRY(shc_dead_look(hosts));
-    SHC_TRY(shc_comm_error(hosts->island));
-    if (shc_clock_ns() >= shc_deadline_after(hosts->deadline_ns, OTHERS_NS))
-        return time_is_over(hosts);
-    if (is_interrupted(hosts))
-        return shc_hosts_fail(hosts, SHC_ERR_INTERRUPTED,
-                              "interrupted by a signal while waiting for the other hosts of \"%s\"",
-                              shc_hosts_group_name(hosts));
-    return SHC_OK;
-}
-
-/* An engine knows that a connection has ended, and not why. */
-static enum shc_status engine_failed(struct shc_hosts *hosts, const char *error)
-{
-    char joined[256];
-    shc_reason_joined_text(hosts, joined, sizeof joined);
-    const enum shc_status st = shc_hosts_fail(
-        hosts, SHC_ERR_SYSTEM, "the engine between the hosts of \"%s\" failed: %s; it joins %s",
-        shc_hosts_group_name(hosts), error, joined);
-    const struct shc_hosts_call *call = hosts->dead.call;
-    return call && call->proves ? st : shc_dead_settle(hosts, st, HINT_LOOKS); /* a proof goes on */
-}
-
-enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **ticket)
-{
-    char error[SHC_HOSTS_ERROR_BYTES];
-    enum shc_status st = SHC_OK;
-    while (st == SHC_OK && !shc_gate_wait(*ticket, SLICE_NS, error)) {
-        shc_dead_await(hosts, true);
-        st = look_around(hosts);
-    }
-    shc_dead_await(hosts, false);
-    if (st != SHC_OK)
-        shc_gate_abandon(*ticket);
-    *ticket = NULL;
-    SHC_TRY(st);
-    if (!error[0])
-        return SHC_OK;
-    return engine_failed(hosts, error);
-}
-
 /* ---- making ---- */
-
-enum shc_status shc_hosts_make_island(struct shc_hosts *hosts, const struct shc_comm_config *config)
-{
-    const struct shc_hosts_plan *plan = &hosts->plan;
-    const int32_t *ranks = plan->rank_at + plan->first[hosts->host];
-    int32_t members[SHC_MAX_WORLD];
-    struct shc_comm_config island = *config;
-    char name[sizeof hosts->name + 32];
-    snprintf(name, sizeof name, "%s on host %d", hosts->name, hosts->host);
-    island.name = name;
-    island.outsider_prefix = NULL; /* ranks have other numbers there */
-    island.description = NULL;     /* it is the group's, not this part's */
-    island.rank = hosts->local;
-    island.world_size = shc_hosts_plan_size(plan, hosts->host);
-    for (int i = 0; i < island.world_size; i++)
-        members[i] = config->global_ranks ? config->global_ranks[ranks[i]] : ranks[i];
-    island.global_ranks = members; /* other members, other keys: no prefix is needed */
-    island.interrupted = is_interrupted;
-    island.interrupted_ctx = hosts;
-    hosts->making = true;
-    const enum shc_status st = shc_comm_create(&island, &hosts->island);
-    hosts->making = false;
-    return st;
-}
 
 static enum shc_status make_sequencer(struct shc_hosts *hosts, const struct shc_comm_config *config)
 {
@@ -427,94 +272,6 @@ int shc_hosts_peer_rank(const struct shc_hosts *hosts, int number)
     if (number < locals)
         return hosts->plan.rank_at[hosts->plan.first[hosts->host] + number];
     return shc_hosts_p2p_rank(hosts->p2p, number);
-}
-
-/* ---- running ---- */
-
-static enum shc_status barrier(const struct shc_hosts_call *call)
-{
-    char *nothing;
-    return shc_hosts_meet(call, 0, NULL, &nothing);
-}
-
-static enum shc_status run_kind(const struct shc_hosts_call *call)
-{
-    SHC_TRY(shc_hosts_announce(call));
-    if (shc_hosts_is_ordered(call->hosts, call->op))
-        return shc_hosts_ordered(call);
-    switch (call->op->kind) {
-    case SHC_BARRIER:
-        return call->proves ? shc_hosts_agree(call, shc_hosts_try_rail(call->hosts))
-                            : barrier(call);
-    case SHC_BROADCAST:
-        return shc_hosts_broadcast(call);
-    case SHC_ALL_GATHER:
-    case SHC_ALL_GATHER_UNEVEN:
-    case SHC_GATHER:
-        return shc_hosts_gather(call);
-    case SHC_REDUCE_SCATTER:
-    case SHC_REDUCE_SCATTER_UNEVEN:
-    case SHC_SCATTER:
-        return shc_hosts_scatter(call);
-    case SHC_ALL_TO_ALL:
-        return shc_hosts_alltoall(call);
-    case SHC_ALL_REDUCE_SPARSE:
-        return shc_hosts_sparse(call);
-    default:
-        return shc_hosts_reduce(call);
-    }
-}
-
-enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn)
-{
-    const struct shc_hosts_call *call = ctx;
-    struct shc_hosts *hosts = call->hosts;
-    hosts->number++;
-    hosts->turn = turn;
-    hosts->deadline_ns = shc_deadline_after(shc_clock_ns(), turn->timeout_ns);
-    enum shc_status st = shc_dead_begin(call);
-    if (st == SHC_OK)
-        st = shc_dead_lacks_store(hosts) ? shc_hosts_tell_gone(call) : run_kind(call);
-    if (st != SHC_OK && !turn->error[0])
-        snprintf(turn->error, sizeof turn->error, "%s", shc_error_text());
-    st = shc_dead_settle(hosts, st, 0);
-    if (st != SHC_OK && st != SHC_ERR_CLOSED)
-        shc_comm_abort(hosts->island, turn->error); /* the others must not wait for this rank */
-    shc_dead_end(hosts, st);
-    hosts->turn = NULL;
-    return st;
-}
-
-static bool has(enum shc_op_kind kind)
-{
-    return kind <= SHC_ALL_REDUCE_SPARSE;
-}
-
-enum shc_status shc_hosts_describe(struct shc_hosts *hosts, const struct shc_op *op,
-                                   struct shc_hosts_call *call, char *error)
-{
-    const enum shc_op_kind kind = op->kind;
-    error[0] = '\0';
-    *call = (struct shc_hosts_call){.hosts = hosts, .op = op};
-    if (!has(kind)) {
-        snprintf(error, SHC_HOSTS_ERROR_BYTES, "%s: a group over several hosts does not have it",
-                 shc_op_kind_name(kind));
-        return SHC_ERR_UNSUPPORTED;
-    }
-    if (kind == SHC_ALL_REDUCE_SPARSE && shc_hosts_is_ordered(hosts, op)) {
-        snprintf(error, SHC_HOSTS_ERROR_BYTES,
-                 "%s: a group over several hosts does not have it for sums in the order of ranks",
-                 shc_op_kind_name(kind));
-        return SHC_ERR_UNSUPPORTED;
-    }
-    if (!hosts->gate)
-        return say(error, SHC_ERR_INVALID, "the group has no engines yet");
-    return shc_check_for(hosts->rank, hosts->plan.world, op, &call->count, &call->elem_bytes);
-}
-
-enum shc_status shc_hosts_say(char *error, enum shc_status st)
-{
-    return st == SHC_OK || error[0] ? st : say(error, st, shc_error_text());
 }
 
 /* ---- the end ---- */

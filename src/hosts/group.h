@@ -17,6 +17,7 @@
 #include "hosts/gate.h"
 #include "hosts/hosts.h"
 #include "hosts/hosts_plan.h"
+#include "hosts/oob.h"
 
 #include "shm/base/attrs.h"
 
@@ -142,6 +143,18 @@ SHC_INLINE char *shc_hosts_payload(struct shc_hosts_record *record)
     return (char *)(record + 1);
 }
 
+/* The store is gone (HOST-10). */
+SHC_INLINE bool shc_dead_lacks_store(const struct shc_hosts *hosts)
+{
+    const struct shc_dead *dead = &hosts->dead;
+    if (!dead->oob)
+        return false;
+    shc_oob_lock(dead->oob);
+    const bool gone = dead->gone;
+    shc_oob_unlock(dead->oob);
+    return gone;
+}
+
 /* A contiguous tensor of staging memory. `size` lives as long. */
 SHC_INLINE struct shc_tensor shc_hosts_flat(void *data, const int64_t *size)
 {
@@ -156,16 +169,29 @@ SHC_NODISCARD enum shc_status shc_hosts_map(struct shc_hosts *hosts,
                                             const struct shc_hosts_wish *wish, char *error);
 void shc_hosts_map_fini(struct shc_hosts *hosts, int world);
 
-/* ---- group.c ---- */
+/* ---- hosts_text.c ---- */
 
-/* Makes a group of the ranks of this rank's host, as the plan has it. */
-SHC_NODISCARD enum shc_status shc_hosts_make_island(struct shc_hosts *hosts,
-                                                    const struct shc_comm_config *config);
+#define SHC_HOSTS_CALL_TEXT 160
+
+/* What this rank says of its call. */
+struct shc_hosts_said shc_hosts_said_of(const struct shc_hosts_call *call);
+
+/* "all_reduce #12 (float32[4], sum)" */
+void shc_hosts_said_text(const struct shc_hosts_said *said, char *text, size_t capacity);
+void shc_hosts_call_text(const struct shc_hosts_call *call, char *text, size_t capacity);
 
 /* Sets the text of the operation that runs, and returns the status. */
 SHC_NODISCARD SHC_COLD enum shc_status shc_hosts_fail(struct shc_hosts *hosts,
                                                       enum shc_status status, const char *format,
                                                       ...) SHC_PRINTF(3, 4);
+
+/* Copies a failure's text where there is none yet, and returns the status. */
+SHC_NODISCARD enum shc_status shc_hosts_say(char *error, enum shc_status st);
+
+/* ---- hosts_call.c ---- */
+
+/* The island's `interrupted`: its thread may be one of the library's, which asks nothing. */
+bool shc_hosts_is_interrupted(void *hosts);
 
 /* The first operation of the island in a call: who is missing is not there yet. */
 SHC_NODISCARD enum shc_status shc_hosts_island_first(struct shc_hosts *hosts, struct shc_op *op);
@@ -207,7 +233,7 @@ SHC_NODISCARD enum shc_status shc_hosts_gather_even(struct shc_hosts *hosts,
                                                     uint64_t bytes, char *out,
                                                     struct shc_ticket **ticket);
 
-/* ---- group.c ---- */
+/* ---- hosts_turn.c ---- */
 
 /* The function of the sequencer's call; ctx: the struct shc_hosts_call. */
 SHC_NODISCARD enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn);
@@ -215,9 +241,6 @@ SHC_NODISCARD enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn);
 /* Checks the operation, and fills the call. */
 SHC_NODISCARD enum shc_status shc_hosts_describe(struct shc_hosts *hosts, const struct shc_op *op,
                                                  struct shc_hosts_call *call, char *error);
-
-/* Copies a failure's text where there is none yet, and returns the status. */
-SHC_NODISCARD enum shc_status shc_hosts_say(char *error, enum shc_status st);
 
 /* ---- hosts_prove.c ---- */
 
@@ -247,9 +270,6 @@ SHC_NODISCARD enum shc_status shc_hosts_tell_gone(const struct shc_hosts_call *c
 /* A barrier in which ranks say what became of them: all get the first failure. */
 SHC_NODISCARD enum shc_status shc_hosts_agree(const struct shc_hosts_call *call,
                                               enum shc_status st);
-
-/* "all_reduce #12 (float32[4], sum)" */
-void shc_hosts_call_text(const struct shc_hosts_call *call, char *text, size_t capacity);
 
 /* ---- vector.c ---- */
 
@@ -315,8 +335,6 @@ SHC_NODISCARD enum shc_status shc_hosts_broadcast(const struct shc_hosts_call *c
 SHC_NODISCARD enum shc_status shc_hosts_scatter(const struct shc_hosts_call *call);
 SHC_NODISCARD enum shc_status shc_hosts_alltoall(const struct shc_hosts_call *call);
 
-/* What this rank says of its sizes. */
-void shc_hosts_alltoall_sizes(const struct shc_hosts_call *call, struct shc_hosts_sizes *sizes);
 SHC_NODISCARD enum shc_status shc_hosts_gather(const struct shc_hosts_call *call);
 SHC_NODISCARD enum shc_status shc_hosts_sparse(const struct shc_hosts_call *call);
 

@@ -43,34 +43,6 @@ struct decision {
     uint64_t carried;
 };
 
-static uint64_t mix(uint64_t x)
-{
-    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
-    return x ^ x >> 31;
-}
-
-static uint64_t hash_of(int sender, int receiver, uint64_t size)
-{
-    const uint64_t pair = (uint64_t)sender * SHC_HOSTS_MAX_WORLD + (uint64_t)receiver;
-    return mix(mix(pair + 0x9e3779b97f4a7c15u) ^ size);
-}
-
-void shc_hosts_alltoall_sizes(const struct shc_hosts_call *call, struct shc_hosts_sizes *sizes)
-{
-    const int rank = call->hosts->rank;
-    *sizes = (struct shc_hosts_sizes){.least = UINT64_MAX};
-    for (int other = 0; other < call->hosts->plan.world; other++) {
-        const uint64_t in = shc_vector_elements(&call->op->input.list[other]);
-        const uint64_t out = shc_vector_elements(&call->op->output.list[other]);
-        sizes->given += hash_of(rank, other, in);
-        sizes->wanted += hash_of(other, rank, out);
-        sizes->least = shc_min_size(sizes->least, shc_min_size(in, out));
-        sizes->most = in > sizes->most ? in : sizes->most;
-        sizes->most = out > sizes->most ? out : sizes->most;
-    }
-}
-
 static int ranks_of(const struct trade *t)
 {
     return shc_hosts_plan_size(&t->blocks.hosts->plan, t->blocks.hosts->host);

@@ -304,6 +304,31 @@ static enum shc_status take_map(struct finder *f)
     return st == SHC_OK ? SHC_OK : fail(f, st, "a group of %d ranks over hosts: %s", world, why);
 }
 
+/* A group of the ranks of this rank's host, as the plan has it. */
+static enum shc_status make_island(struct shc_hosts *hosts, const struct shc_comm_config *config)
+{
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    const int32_t *ranks = plan->rank_at + plan->first[hosts->host];
+    int32_t members[SHC_MAX_WORLD];
+    struct shc_comm_config island = *config;
+    char name[sizeof hosts->name + 32];
+    snprintf(name, sizeof name, "%s on host %d", hosts->name, hosts->host);
+    island.name = name;
+    island.outsider_prefix = NULL; /* ranks have other numbers there */
+    island.description = NULL;     /* it is the group's, not this part's */
+    island.rank = hosts->local;
+    island.world_size = shc_hosts_plan_size(plan, hosts->host);
+    for (int i = 0; i < island.world_size; i++)
+        members[i] = config->global_ranks ? config->global_ranks[ranks[i]] : ranks[i];
+    island.global_ranks = members; /* other members, other keys: no prefix is needed */
+    island.interrupted = shc_hosts_is_interrupted;
+    island.interrupted_ctx = hosts;
+    hosts->making = true;
+    const enum shc_status st = shc_comm_create(&island, &hosts->island);
+    hosts->making = false;
+    return st;
+}
+
 /* The candidate proves itself, or does not. */
 static enum shc_status prove(struct finder *f)
 {
@@ -313,7 +338,7 @@ static enum shc_status prove(struct finder *f)
     hosts->local = hosts->plan.local_of[f->config->rank];
     if (f->kept[0])
         return SHC_OK;
-    const enum shc_status st = shc_hosts_make_island(hosts, f->config);
+    const enum shc_status st = make_island(hosts, f->config);
     if (st == SHC_OK) {
         snprintf(f->kept, sizeof f->kept, "kept %d %d", f->round, hosts->host);
     } else {

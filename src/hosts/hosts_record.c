@@ -13,110 +13,17 @@
 #include <stdio.h>
 #include <string.h>
 
-#define CALL_TEXT      160
 #define RANKS_TEXT     96
 #define LOST_LOOKS     4  /* HOST-34 */
 #define LEADER_LOOKS   25 /* HOST-10 */
 #define COMPARED_BYTES offsetof(struct shc_hosts_said, sizes)
-
-static bool reduces(enum shc_op_kind kind)
-{
-    return kind == SHC_ALL_REDUCE || kind == SHC_REDUCE || kind == SHC_REDUCE_SCATTER ||
-           kind == SHC_REDUCE_SCATTER_UNEVEN || kind == SHC_ALL_REDUCE_SPARSE;
-}
-
-static bool has_root(enum shc_op_kind kind)
-{
-    return kind == SHC_BROADCAST || kind == SHC_REDUCE || kind == SHC_GATHER || kind == SHC_SCATTER;
-}
-
-#define NO_SIZES 0xcbf29ce484222325u
-
-static uint64_t add_size(uint64_t hash, uint64_t size)
-{
-    return (hash ^ size) * 0x9e3779b97f4a7c15u ^ hash >> 29;
-}
-
-/* Of the sizes of a list. */
-static uint64_t hash_of(const struct shc_tensors *list)
-{
-    uint64_t hash = NO_SIZES;
-    for (uint32_t i = 0; i < list->count; i++)
-        hash = add_size(hash, shc_vector_elements(&list->list[i]));
-    return hash;
-}
-
-static uint64_t hash_sparse(const struct shc_sparse *tensor)
-{
-    uint64_t hash = add_size(NO_SIZES, (uint64_t)tensor->sparse_ndim);
-    for (int d = 0; d < tensor->ndim; d++)
-        hash = add_size(hash, (uint64_t)tensor->sizes[d]);
-    return hash;
-}
-
-static struct shc_hosts_said say(const struct shc_hosts_call *call)
-{
-    const struct shc_op *op = call->op;
-    const bool moves = op->kind != SHC_BARRIER;
-    struct shc_hosts_said said;
-    memset(&said, 0, sizeof said);
-    said.number = call->hosts->number;
-    said.count = call->count;
-    said.kind = op->kind;
-    said.elem_bytes = call->elem_bytes;
-    said.dtype = moves ? op->dtype : 0;
-    said.dtype_tag = moves && op->dtype == SHC_OPAQUE ? op->dtype_tag : 0;
-    said.redop = reduces(op->kind) ? op->redop : 0;
-    said.root = has_root(op->kind) ? op->root : 0;
-    if (op->kind == SHC_ALL_GATHER_UNEVEN)
-        said.list = hash_of(&op->output);
-    if (op->kind == SHC_REDUCE_SCATTER_UNEVEN)
-        said.list = hash_of(&op->input);
-    if (op->kind == SHC_ALL_REDUCE_SPARSE)
-        said.list = hash_sparse(op->sparse);
-    if (op->kind == SHC_ALL_TO_ALL)
-        shc_hosts_alltoall_sizes(call, &said.sizes);
-    return said;
-}
-
-static void call_text(const struct shc_hosts_said *said, char *text, size_t capacity)
-{
-    const enum shc_op_kind kind = (enum shc_op_kind)said->kind;
-    char more[96] = "";
-    size_t used = 0;
-    if (kind != SHC_ALL_TO_ALL) /* whose tensors have sizes of their own */
-        used = (size_t)snprintf(more, sizeof more, "[%llu]", (unsigned long long)said->count);
-    if (said->dtype == SHC_OPAQUE) /* of which there are many */
-        used += (size_t)snprintf(more + used, sizeof more - used, ", type %u of %u bytes",
-                                 (unsigned)said->dtype_tag, (unsigned)said->elem_bytes);
-    if (reduces(kind))
-        used += (size_t)snprintf(more + used, sizeof more - used, ", %s",
-                                 shc_redop_name((enum shc_redop)said->redop));
-    if (has_root(kind))
-        used += (size_t)snprintf(more + used, sizeof more - used, ", root %d", (int)said->root);
-    if (said->list)
-        snprintf(more + used, sizeof more - used, ", sizes %08x", (unsigned)said->list);
-    if (said->elem_bytes == 0)
-        snprintf(text, capacity, "%s #%llu", shc_op_kind_name(kind),
-                 (unsigned long long)said->number);
-    else
-        snprintf(text, capacity, "%s #%llu (%s%s)", shc_op_kind_name(kind),
-                 (unsigned long long)said->number, shc_dtype_name((enum shc_dtype)said->dtype),
-                 more);
-}
-
-void shc_hosts_call_text(const struct shc_hosts_call *call, char *text, size_t capacity)
-{
-    const struct shc_hosts_said said = say(call);
-    call_text(&said, text, capacity);
-}
 
 /* The record of this host. A failure's text takes the place of the payload. */
 static void fill(const struct shc_hosts_call *call, enum shc_status st)
 {
     struct shc_hosts *hosts = call->hosts;
     struct shc_hosts_record *record = (struct shc_hosts_record *)(void *)hosts->stage.record;
-    record->said = say(call);
+    record->said = shc_hosts_said_of(call);
     record->said.sizes = hosts->sizes;
     record->said.sizes.rate = hosts->known_rate ? hosts->known_rate : shc_gate_rate(hosts->gate);
     record->status = (uint32_t)st;
@@ -141,7 +48,7 @@ static enum shc_status compare(struct shc_hosts *hosts)
     hosts->rate = least_rate(hosts);
     for (int host = 0; host < hosts->plan.hosts; host++) {
         struct shc_hosts_record *record = shc_hosts_record_of(hosts, host);
-        char ranks[2][RANKS_TEXT], calls[2][CALL_TEXT];
+        char ranks[2][RANKS_TEXT], calls[2][SHC_HOSTS_CALL_TEXT];
         shc_hosts_plan_text(&hosts->plan, 0, ranks[0], RANKS_TEXT);
         shc_hosts_plan_text(&hosts->plan, host, ranks[1], RANKS_TEXT);
         if (record->status != SHC_OK) {
@@ -152,8 +59,8 @@ static enum shc_status compare(struct shc_hosts *hosts)
         }
         if (memcmp(&first->said, &record->said, COMPARED_BYTES) == 0)
             continue;
-        call_text(&first->said, calls[0], CALL_TEXT);
-        call_text(&record->said, calls[1], CALL_TEXT);
+        shc_hosts_said_text(&first->said, calls[0], SHC_HOSTS_CALL_TEXT);
+        shc_hosts_said_text(&record->said, calls[1], SHC_HOSTS_CALL_TEXT);
         return shc_hosts_fail(hosts, SHC_ERR_MISMATCH,
                               "calls of \"%s\" differ: %s on host 0 (%s), %s on host %d (%s)",
                               shc_hosts_group_name(hosts), calls[0], ranks[0], calls[1], host,
@@ -191,7 +98,7 @@ static enum shc_status fail_without_store(const struct shc_hosts_call *call, boo
                                           int looks)
 {
     struct shc_hosts *hosts = call->hosts;
-    char ranks[RANKS_TEXT], text[SHC_HOSTS_ERROR_BYTES], what[CALL_TEXT];
+    char ranks[RANKS_TEXT], text[SHC_HOSTS_ERROR_BYTES], what[SHC_HOSTS_CALL_TEXT];
     int teller = hosts->host, lost = -1;
     for (int host = 0; has_records && host < hosts->plan.hosts; host++)
         if (says_gone(hosts, host) && (host < teller || !says_gone(hosts, teller)))
@@ -276,7 +183,7 @@ enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
 {
     struct shc_hosts *hosts = call->hosts;
     const struct shc_hosts_plan *plan = &hosts->plan;
-    struct shc_hosts_said own = say(call), other;
+    struct shc_hosts_said own = shc_hosts_said_of(call), other;
     const int ranks = shc_hosts_plan_size(plan, hosts->host);
     const int64_t one = sizeof own, all = (int64_t)sizeof own * ranks;
     const struct shc_tensor in = shc_hosts_flat(&own, &one);
@@ -291,9 +198,9 @@ enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
         add_sizes(&hosts->sizes, &other.sizes);
         if (memcmp(&own, &other, COMPARED_BYTES) == 0)
             continue;
-        char ours[CALL_TEXT], theirs[CALL_TEXT];
-        call_text(&own, ours, sizeof ours);
-        call_text(&other, theirs, sizeof theirs);
+        char ours[SHC_HOSTS_CALL_TEXT], theirs[SHC_HOSTS_CALL_TEXT];
+        shc_hosts_said_text(&own, ours, sizeof ours);
+        shc_hosts_said_text(&other, theirs, sizeof theirs);
         const enum shc_status st = shc_hosts_fail(
             hosts, SHC_ERR_MISMATCH, "calls of \"%s\" differ: %s on rank %d, %s on rank %d",
             shc_hosts_group_name(hosts), ours, (int)plan->name_of[hosts->rank], theirs,
