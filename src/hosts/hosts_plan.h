@@ -11,7 +11,7 @@
  *   chunk    what goes through island and rails at once.
  *   rate     of the slowest host's link, in bytes per second; 0: unknown. Any value is safe. Where the link is the limit
  *            chunks are short, so that little is left to do before the first and after the last one. Where CPUs are,
- *            they are long: each costs calls (docs/notebook/large-collectives.md, "Against the goals").
+ *            they are long: each costs calls (docs/notebook/large-collectives.md, "The rate of a link").
  */
 
 #include "shm/base/attrs.h"
