@@ -24,7 +24,8 @@ import mps as mps_daemon
 
 Row = dict[str, Any]
 
-STACKS_S = 0.2  # for a process to say where it stands
+TAKEN_S = 5.0  # for a process to get a CPU
+STACKS_S = 0.2  # and to say where it stands
 TOLD_S = 14.0  # from the signal that asks to the one that kills: poison takes its time
 PACKAGES = "cmake, gcc, g++ and ninja (or make)"
 LEAST_S = 12.0  # for an experiment, whatever those before it took
@@ -106,13 +107,25 @@ def threads_of(pid: int) -> list[str]:
     return lines
 
 
-def hears(pid: int, number: int) -> bool:
-    """Whom a signal would not end."""
+def has_signal(pid: int, field: str, number: int) -> bool:
+    """Is that signal in that set of /proc/PID/status?"""
     try:
-        found = re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
+        found = re.search(rf"^{field}:\s*(\w+)", Path(f"/proc/{pid}/status").read_text(), re.M)
     except OSError:
         return False
     return bool(found) and bool(int(found[1], 16) >> (number - 1) & 1)
+
+
+def hears(pid: int, number: int) -> bool:
+    """Whom a signal would not end."""
+    return has_signal(pid, "SigCgt", number)
+
+
+def await_taken(pid: int, number: int, limit_s: float) -> None:
+    """On a busy machine a process takes a signal once it gets a CPU."""
+    end = time.monotonic() + limit_s
+    while has_signal(pid, "ShdPnd", number) and time.monotonic() < end:
+        time.sleep(0.01)
 
 
 def stands(pid: int) -> str:
@@ -122,6 +135,7 @@ def stands(pid: int) -> str:
     if hears(pid, signal.SIGUSR2):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGUSR2)
+            await_taken(pid, signal.SIGUSR2, TAKEN_S)
             time.sleep(STACKS_S)
     return "\n".join(lines) + "\n"
 
