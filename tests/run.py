@@ -162,6 +162,8 @@ ALIKE_IN_TSAN = "|".join(
         # Which hosts have which ranks is arithmetic. Ranks race on one host: over blocks of several ranks on
         # one rail, which ThreeAndTwo has, and else as in TwoOfTwoCyclic.
         r"/Hosts(Order|)\.[^/]+/TwoAndOne|/HostsBlocks\.[^/]+/Two(AndOne|OfTwo)",
+        # Which rate makes which chunks is arithmetic; HostsRate.IsMeasured has the threads that measure.
+        r"/HostsAnyRate\.|/HostsRate\.TheSlowestHost",
         # The other long hand-offs have the same lines and buffers.
         r"/LongHandOff\.(LeaveTensors|NeedThe|ComeBack)|/EarlyRoots\.BeginAmongThree",
     )
