@@ -22,7 +22,7 @@ import torch.distributed as dist
 
 import system_calls
 from ranks import Rank, Run, outcomes, run
-from shmcoll.watch import layout, quota, unseen
+from shmcoll.watch import board, layout, quota, unseen
 from shmcoll.watch import status as status_tool
 from tools import run_and_look_at_modules
 from trees import plant
@@ -364,6 +364,36 @@ def test_a_group_that_is_being_made() -> None:
     assert group["state"] == "making" and group["ranks"][1]["text"] == "has not come"
     text = group["ranks"][0]["text"]
     assert re.fullmatch(r"waits .* for the other ranks; process: stopped", text), text
+
+
+def test_half_a_nonce_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A copy of a part is not taken at one moment: the nonce may be from before the rest."""
+    read = board.Image._group
+    seen: set[tuple[int, int]] = set()
+
+    def read_half(self: board.Image, offset: int) -> layout.Group:
+        group = read(self, offset)
+        if (self.process.pid, offset) not in seen:
+            seen.add((self.process.pid, offset))
+            group.nonce[8:] = bytes(8)
+        return group
+
+    def body(rank: Rank) -> None:
+        rank.init()
+        rank.sync()
+        rank.board[1 + rank.rank] = 1
+        wait_for_release(rank)
+
+    def look(run: Run) -> Answer:
+        while not all(run.board[1:3]):
+            time.sleep(0.01)
+        monkeypatch.setattr(board.Image, "_group", read_half)
+        members = board.look(list(run.pids.values())).members
+        assert len(seen) == 2 and len(members) == 2
+        assert members[0].nonce == members[1].nonce and any(members[0].nonce[8:])
+        return 0, {}
+
+    run(2, body, meanwhile=observe(look, []))
 
 
 def test_closed_groups_and_forked_children_do_not_show() -> None:

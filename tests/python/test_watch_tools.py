@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import bisect
+import contextlib
 import ctypes
 import dataclasses
 import io
@@ -280,7 +281,8 @@ def look_at_the_metrics(pids: list[int], folder: Path) -> None:
 
     with subprocess.Popen(
         [*TOOL, "export", "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True
-    ) as server:
+    ) as server, contextlib.ExitStack() as stack:
+        stack.callback(server.kill)  # else a failure here would wait for its end
         assert server.stderr
         where = server.stderr.readline()
         address = where.removeprefix("listening on ").strip()

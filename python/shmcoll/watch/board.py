@@ -332,6 +332,12 @@ class Record(NamedTuple):
 _Self = TypeVar("_Self", bound="Image")
 
 
+def _sure(group: layout.Group) -> tuple[object, ...]:
+    """What two copies of a part have in common if nothing has happened between them. One copy alone may have half a
+    nonce and say that the group is made; one that begins later has all of it."""
+    return group.entered, group.left, group.state, bytes(group.nonce)
+
+
 class Image:
     """What the processes write to their boards: of a process that lives (Board), or in a file (dumps.Dump)."""
 
@@ -449,7 +455,7 @@ class Image:
         for _ in range(_LOOKS):
             record = self._record(offset, group.entered) if group.entered else None
             again = self._group(offset)
-            if again.entered == group.entered and again.left == group.left:
+            if _sure(again) == _sure(group):
                 break
             group, seen_ns = again, self._seen_ns()
         if group.state not in self._states or not (0 < group.world_size <= layout.MAX_WORLD):
