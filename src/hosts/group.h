@@ -226,10 +226,9 @@ SHC_NODISCARD enum shc_status shc_hosts_exchange_even(struct shc_hosts *hosts, c
 SHC_NODISCARD enum shc_status shc_hosts_tell_leaders(struct shc_hosts *hosts, uint64_t bytes,
                                                      char *out, struct shc_ticket **ticket);
 
-/* Begins to bring `bytes` of each host to all, in the order of hosts. Two hosts exchange them: torch's gloo copies what
+/* Begins to bring `bytes` of each host to all on this rank's rail, in the order of hosts. Two hosts exchange them: torch's gloo copies what
  * it gathers once more, through memory that it allocates for each call (benchmarks/hosts/against_gloo.py). */
-SHC_NODISCARD enum shc_status shc_hosts_gather_even(struct shc_hosts *hosts,
-                                                    const struct shc_fabric *fabric, const char *in,
+SHC_NODISCARD enum shc_status shc_hosts_gather_even(struct shc_hosts *hosts, const char *in,
                                                     uint64_t bytes, char *out,
                                                     struct shc_ticket **ticket);
 

@@ -121,7 +121,7 @@ static enum shc_status send(const struct gathering *g, struct shc_hosts_chunk *c
     if (most == 0)
         return SHC_OK;
     if (equal)
-        return shc_hosts_gather_even(hosts, rail, in, own, out, &chunk->ticket);
+        return shc_hosts_gather_even(hosts, in, own, out, &chunk->ticket);
     SHC_TRY(shc_hosts_ticket(hosts, &chunk->ticket));
     for (int host = 0; host < all; host++) {
         const bool goes = g->root_host < 0 || g->root_host == host;

@@ -144,7 +144,7 @@ static enum shc_status bring(const struct shc_hosts_sum *r, const char *in, uint
     struct shc_hosts *hosts = r->call->hosts;
     const struct shc_fabric *rail = &hosts->rail;
     if (!is_rooted(r))
-        return shc_hosts_gather_even(hosts, rail, in, bytes, out, ticket);
+        return shc_hosts_gather_even(hosts, in, bytes, out, ticket);
     SHC_TRY(shc_hosts_rail_ticket(
         hosts, host_gets(r) ? bytes * (uint64_t)(hosts->plan.hosts - 1) : 0, ticket));
     for (int host = 0; host < hosts->plan.hosts; host++) {
