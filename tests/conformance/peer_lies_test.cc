@@ -44,12 +44,6 @@ double seconds()
     return wish ? atof(wish) / 2 : usual; // two tests share it
 }
 
-uint64_t first_seed()
-{
-    const char *wish = getenv("SHMCOLL_LIES_SEED");
-    return wish ? strtoull(wish, nullptr, 0) : std::random_device()();
-}
-
 const uint64_t kTimeoutNs = 60 * SHC_NS_PER_MS;
 
 // ---- calls ----

@@ -16,7 +16,6 @@
 #include <gtest/gtest.h>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <string>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -609,8 +608,7 @@ void sum_with_a_liar(Rank &rank, Order &order)
 
 TEST(Push, ALiarHarmsNobodysTensors)
 {
-    const char *wish = getenv("SHMCOLL_LIES_SEED");
-    const uint64_t first = wish ? strtoull(wish, nullptr, 0) : std::random_device()();
+    const uint64_t first = first_seed();
     for (int round = 0; round < rounds(40); round++) {
         const uint64_t seed = first + static_cast<uint64_t>(round);
         Order order;

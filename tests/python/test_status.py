@@ -65,6 +65,18 @@ def wait_for_release(rank: Rank) -> None:
         time.sleep(0.01)
 
 
+def come_and_wait(rank: Rank) -> None:
+    """See await_all()."""
+    rank.board[1 + rank.rank] = 1
+    wait_for_release(rank)
+
+
+def await_all(run: Run) -> None:
+    """Until both ranks have come that far."""
+    while not all(run.board[1:3]):
+        time.sleep(0.01)
+
+
 def observe(look: Callable[[Run], Answer], found: list[Answer]) -> Callable[[Run], None]:
     def meanwhile(run: Run) -> None:
         try:
@@ -381,12 +393,10 @@ def test_half_a_nonce_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     def body(rank: Rank) -> None:
         rank.init()
         rank.sync()
-        rank.board[1 + rank.rank] = 1
-        wait_for_release(rank)
+        come_and_wait(rank)
 
     def look(run: Run) -> Answer:
-        while not all(run.board[1:3]):
-            time.sleep(0.01)
+        await_all(run)
         monkeypatch.setattr(board.Image, "_group", read_half)
         members = board.look(list(run.pids.values())).members
         assert len(seen) == 2 and len(members) == 2
@@ -435,12 +445,10 @@ def test_less_is_kept_on_demand(level: str) -> None:
     def body(rank: Rank) -> None:
         rank.init()
         dist.barrier()
-        rank.board[1 + rank.rank] = 1
-        wait_for_release(rank)
+        come_and_wait(rank)
 
     def look(run: Run) -> Answer:
-        while not all(run.board[1:3]):
-            time.sleep(0.01)
+        await_all(run)
         done = status("--json", *run.pids.values())
         return done.returncode, json.loads(done.stdout)
 

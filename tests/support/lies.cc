@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <iterator>
 #include <random>
 #include <thread>
@@ -282,6 +283,12 @@ void tell_lies(shc_comm *comm, Lies lies, bool everywhere, uint64_t seed,
     Liar liar(comm, lies, everywhere, seed);
     while (!over)
         liar.lie_once();
+}
+
+uint64_t first_seed()
+{
+    const char *wish = getenv("SHMCOLL_LIES_SEED");
+    return wish ? strtoull(wish, nullptr, 0) : std::random_device()();
 }
 
 void note_seed(uint64_t seed)

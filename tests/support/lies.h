@@ -15,10 +15,13 @@ namespace shmcoll::test
 enum class Lies { kOfCalls, kOfMessages, kOfHeaps };
 
 // Changes words of the group's segments, and mostly changes them back, until `over`: tables of sizes, the
-// words of a call line, lines and words of messages, places in heaps and their names, offers, identities, reasons. In this rank's own
-// memory, or `everywhere`. The seed decides which words and values.
+// words of a call line, lines and words of messages, places in heaps and their names, offers, identities,
+// reasons. In this rank's own memory, or `everywhere`. The seed decides which words and values.
 void tell_lies(shc_comm *comm, Lies lies, bool everywhere, uint64_t seed,
                const std::atomic<bool> &over);
+
+// SHMCOLL_LIES_SEED, or any number.
+uint64_t first_seed();
 
 // If a signal or a sanitizer ends the process, it prints this first.
 void note_seed(uint64_t seed);
