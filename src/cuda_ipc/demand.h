@@ -25,8 +25,8 @@ struct shc_demand {
     double premul;
     uint64_t timeout_ns; /* 0: the group's */
     struct shc_flat in, out;
-    struct shc_rounds
-        rounds; /* refers to what is below; the half, `largest` and `fullest` are set later */
+    /* Refers to what is below. The half, `largest` and `fullest` are set later. */
+    struct shc_rounds rounds;
     uint64_t blocks[SHC_MAX_WORLD];
     uint64_t sends[SHC_MAX_WORLD], receives[SHC_MAX_WORLD];
     uint64_t call[SHC_RECORD_CALL_WORDS];

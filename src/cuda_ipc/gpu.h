@@ -17,8 +17,8 @@ struct shc_gpu {
     int device;     /* the driver's number for it: the ordinal under CUDA_VISIBLE_DEVICES */
     int capability; /* 10 * major + minor */
     bool exports_fd;
-    bool
-        by_mps; /* processes share one context, by an MPS server; false also where the driver is too old */
+    /* Processes share one context, by an MPS server; false also where the driver is too old. */
+    bool by_mps;
 };
 
 /* Which GPU the ordinal-th is and what it can; makes no context. SHC_ERR_INVALID: there is no such

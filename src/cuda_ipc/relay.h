@@ -37,8 +37,8 @@ struct shc_relayed {
     uint32_t elem_bytes;
     bool two, in_place, paced;
     uint64_t out_bytes;
-    size_t fetches,
-        move_count; /* of a sum in two the second round's moves; and after them the first's */
+    /* Of a sum in two the second round's moves come first, and after them the first's. */
+    size_t fetches, move_count;
     struct shc_move *moves;
     shc_a32 state; /* enum shc_relay_state: written by the enqueuing thread */
 };

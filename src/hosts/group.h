@@ -39,8 +39,8 @@ struct shc_hosts_call {
 struct shc_hosts_sizes {
     uint64_t given, wanted; /* hashes of all sizes */
     uint64_t least, most;
-    uint64_t width,
-        longest;      /* of a column, and of a tensor that goes to another host, or comes from it */
+    uint64_t width;   /* of a column */
+    uint64_t longest; /* of a tensor that goes to another host, or comes from it */
     uint64_t carried; /* 1: all that goes to other hosts is in the record */
     uint64_t rate;    /* of any call: what the host has measured; in a record alone */
 };
@@ -51,8 +51,8 @@ struct shc_hosts_said {
     uint64_t count;
     uint32_t kind, dtype, redop, elem_bytes, dtype_tag;
     int32_t root;
-    uint64_t
-        list; /* a hash of the sizes of a list whose tensors may differ, or of a sparse tensor */
+    /* A hash of the sizes of a list whose tensors may differ, or of a sparse tensor. */
+    uint64_t list;
     uint8_t unused[64 - 48];
     struct shc_hosts_sizes sizes; /* is not compared */
 };

@@ -95,19 +95,22 @@ struct shc_hosts_wish {
      * namespace and the device of /dev/shm. Words are not believed: see below. At most 240 bytes each. */
     const char *const *words;
     int word_count;
-    int rails;        /* 0, or the most that are wanted; the same on all ranks */
-    uint64_t late_ns; /* after so long a line says which host a call waits for; 0: 5 s */
-    bool
-        refuses; /* this rank wants no such group: all ranks get SHC_ERR_MISMATCH, which names it */
-    bool
-        by_rank; /* sums are added in the order of all ranks, as on one host; the same on all ranks */
-    bool
-        wide; /* sums of bfloat16 go between hosts as float32, and are rounded once; the same on all ranks */
-    const char *
-        engine; /* the caller's word for it, without spaces, of at most 31 bytes; the same on all ranks */
-    bool
-        in_file; /* the store is a file, which half a write damages: a close waits for its writes, 10 s at most */
-    uint64_t rate; /* bytes per second of this host's link; 0: it is measured */
+    /* The most rails that are wanted; 0: as many as there may be. The same on all ranks. */
+    int rails;
+    /* After so many nanoseconds a line says which host a call waits for; 0: 5 s. */
+    uint64_t late_ns;
+    /* This rank wants no such group: all ranks get SHC_ERR_MISMATCH, which names it. */
+    bool refuses;
+    /* Sums are added in the order of all ranks, as on one host. The same on all ranks. */
+    bool by_rank;
+    /* Sums of bfloat16 go between hosts as float32, and are rounded once. The same on all ranks. */
+    bool wide;
+    /* The caller's word for the engine: at most 31 bytes, without spaces. The same on all ranks. */
+    const char *engine;
+    /* The store is a file, which half a write damages: a close waits for its writes, 10 s at most. */
+    bool in_file;
+    /* Bytes per second of this host's link; 0: it is measured. */
+    uint64_t rate;
 };
 
 /*

@@ -25,8 +25,8 @@
 #include <string.h>
 
 struct trade {
-    struct shc_hosts_blocks
-        blocks; /* first: shc_hosts_blocks_cut(); of it only hosts, width and columns */
+    /* First, for shc_hosts_blocks_cut(), which uses only hosts, width and columns. */
+    struct shc_hosts_blocks blocks;
     const struct shc_hosts_call *call;
     /* Sizes of the tensors that the ranks of the island give, and then of those that they want, by local and other
      * rank; NULL: all have `each` elements. */

@@ -49,8 +49,8 @@ struct shc_tuning {
     size_t prefetch_bytes;
     size_t single_copy_bytes;
     struct shc_arena_sizes arena;
-    bool
-        crowded; /* no key: the group has more ranks than CPUs, so that each wait is a context switch */
+    /* No key: the group has more ranks than CPUs, so that each wait is a context switch. */
+    bool crowded;
 };
 
 /* The default values on an AMD processor of that family (shc_cpu_amd_family(); 0: another processor), with

@@ -53,8 +53,8 @@ struct shc_task {
     double factor;         /* PREMUL_SUM: this rank's */
     const double *factors; /* all ranks'; set after the meeting, while an algorithm reduces */
     const void *more;      /* what an algorithm passes to its own callbacks */
-    struct shc_copy_trial
-        *trials;           /* SHC_COPY_TRIALS of its kind: the copy modes of one-way stores */
+    /* SHC_COPY_TRIALS of its kind: the copy modes of one-way stores. */
+    struct shc_copy_trial *trials;
     bool cma;              /* the kernel may copy out of this rank's memory, and out of others' */
     struct shc_pool *pool; /* threads that help with large pieces; may be NULL */
     char *scratch;         /* SHC_SCRATCH_BYTES, for memory that is not contiguous */

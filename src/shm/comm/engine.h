@@ -41,8 +41,8 @@ struct shc_request;
 struct shc_engine {
     struct shc_runner runner;
     struct shc_bell_shm bell; /* threads that wait for a request sleep here */
-    struct shc_bell_shm
-        work;        /* and engine threads here: the end of a request does not concern them */
+    /* Engine threads sleep here: the end of a request does not concern them. */
+    struct shc_bell_shm work;
     shc_a32 soon;    /* requests in a row that were waited for at once; up to SHC_POLL_AFTER */
     shc_a32 urgent;  /* 1: something queued is not to wait until an engine thread looks by itself */
     shc_a32 polling; /* engine threads that sleep for poll_ns, without `work`'s flag */

@@ -133,8 +133,8 @@ struct shc_p2p {
     bool progress_thread_started;
     bool progress_thread_parked;
     shc_a32 unattended; /* the progress thread could not be made */
-    struct shc_bell_shm
-        progress_bell; /* it sleeps on it while nothing is pending, or a waiter is parked */
+    /* It sleeps on this bell while nothing is pending, or a waiter is parked. */
+    struct shc_bell_shm progress_bell;
 };
 
 SHC_NODISCARD enum shc_status shc_p2p_init(struct shc_p2p *p2p, const struct shc_p2p_env *env);

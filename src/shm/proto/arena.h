@@ -98,8 +98,8 @@ struct shc_arena {
     uint64_t stored_epoch;
     bool tried; /* the ranks have agreed on whether it exists */
     bool made;
-    uint32_t
-        form; /* while it is made, at rank 0: enum shc_segment_form of this attempt; 0: none left */
+    /* While it is made, at rank 0: enum shc_segment_form of this attempt; 0: none left. */
+    uint32_t form;
     int8_t node_of[SHC_MAX_WORLD]; /* the NUMA node of each rank; -1: of none */
     uint8_t parity[SHC_MAX_WORLD][SHC_ARENA_MAX_DEPTH];
 };
