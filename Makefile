@@ -267,7 +267,8 @@ bare-machine:
 fmt: packages-test $(VENV)/.extras
 	find src tests benchmarks examples -name '*.[ch]' -o -name '*.cc' -o -name '*.[ch]pp' | \
 	    xargs clang-format -i
-	$(PY) -m black -q python tests benchmarks examples setup.py
+	$(PY) -m ruff format -q
+	$(PY) -m ruff check -q --fix
 
 clean:
 	rm -rf build out python/shmcoll/lib python/shmcoll/include python/shmcoll/_build_info.json python/shmcoll/*.so

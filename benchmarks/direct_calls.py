@@ -28,7 +28,7 @@ import torch.distributed as dist
 import shmcoll
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "examples"))
-from tp_decode import DTYPES, ThroughTorch, Vllm  # noqa: E402
+from tp_decode import DTYPES, ThroughTorch, Vllm
 
 SIZES = (8, 4096, 8192, 32768, 131072, 524288, 2 << 20, 8 << 20)  # bytes
 OPS = ("all_reduce", "all_gather")
@@ -47,9 +47,9 @@ class DeepSpeed:
         library = builders.ShareMemCommBuilder().load(verbose=False)
         dist.barrier()
         library.initialize(dist.get_world_size(), dist.get_rank())
-        self.all_reduce: Callable[
-            [torch.Tensor], object
-        ] = torch.ops.deepspeed.inference_all_reduce_
+        self.all_reduce: Callable[[torch.Tensor], object] = (
+            torch.ops.deepspeed.inference_all_reduce_
+        )
 
 
 def others() -> dict[str, Any]:

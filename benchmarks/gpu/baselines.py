@@ -41,8 +41,8 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import about  # noqa: E402
-import parts  # noqa: E402
+import about
+import parts
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = (8, 64, 512, 4 * KIB, 32 * KIB, 64 * KIB, 256 * KIB, 512 * KIB)
@@ -166,7 +166,7 @@ def first_call(team: Rank, side: str) -> tuple[Any, str]:
         want = torch.arange(FIRST_COUNT, device=team.device, dtype=torch.float32).remainder_(7)
         want.mul_(team.world).add_(team.world * (team.world - 1) / 2)
         return group, "" if bool((t == want).all()) else "wrong sums"
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         traceback.print_exc()
         return group, told(error)
 
@@ -222,7 +222,7 @@ def measure(
         for size in sizes if groups else ():
             measure_size(team, groups, size, last, end)
         team.step("", 0)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         traceback.print_exc()
         Path(folder, f"failed.{rank}").write_text(told(error))
         os._exit(FAILED)  # leaving a group that has failed may not end

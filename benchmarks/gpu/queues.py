@@ -152,7 +152,7 @@ class Caller:
         try:
             self.machine.enter()
             self.body()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             self.error = error
 
     def is_kept(self, steps: Callable[[], int]) -> bool:

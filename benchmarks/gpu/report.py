@@ -273,7 +273,7 @@ def of_bench(rows: list[Row]) -> list[str]:
 def of_rows(rows: list[Row]) -> list[str]:
     lines: list[str] = []
     for bench, group in itertools.groupby(rows, lambda row: row.get("bench") == "all_reduce"):
-        lines += of_bench(list(group)) if bench else tables(list(group))
+        lines += (of_bench if bench else tables)(list(group))
     return lines
 
 

@@ -161,7 +161,7 @@ def run_part(lab: parts.Lab, name: str, left_s: float, behind_s: float = 0) -> r
         parts.end_running()  # where the signal came while it was ending them
     except parts.Failed as error:
         status, why = "failed", str(error)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         status, why = "failed", f"{type(error).__name__}: {error}"
         session.note(traceback.format_exc())
     left = session.leftovers + clear_leftovers(before)

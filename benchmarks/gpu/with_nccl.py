@@ -24,10 +24,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
+import torch
+import torch.distributed as dist
 
-import baselines  # noqa: E402
+import baselines
 
 NAMES = {1: "world of one", 2: "2 ranks on one GPU"}
 TWO_S = 20  # for two ranks, from the moment that all processes are there
@@ -80,7 +80,7 @@ def member(rank: int, world: int, folder: str, device_name: str, backend: str) -
             new.replace(Path(folder, "step"))
         try:
             why = step()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:
             why = baselines.told(error)
         if why:
             Path(folder, f"failed.{rank}").write_text(why)

@@ -29,12 +29,12 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import against_gloo as gloo  # noqa: E402
-import noise  # noqa: E402
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from hosts import Hosts, missing  # noqa: E402
-from job import Job, Rank  # noqa: E402
+import against_gloo as gloo
+import noise
+import torch
+import torch.distributed as dist
+from hosts import Hosts, missing
+from job import Job, Rank
 
 SCHEMA = "shmcoll.hosts-mpi/1"
 SIDES = ("tuned", "han", "shmcoll")

@@ -276,7 +276,7 @@ class Shmcoll:
         return [chunk] * whole + [rest] * (rest > 0)
 
     def all_reduce(self, bytes_: int) -> Cost:
-        plan, c = self.plan, self.c
+        plan = self.plan
         if bytes_ <= plan.payload:
             return self._short(bytes_, bytes_, 1)
         return self._pass([self._summed(part) for part in self._parts(bytes_, self.rate)])

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Writes goals.md: the newest whole run of `make bench` per machine, side by side.
 
-    python benchmarks/results/table.py            # after a new MACHINE.json was put here
-    python benchmarks/results/table.py --check    # fails if goals.md is not what it would write
+python benchmarks/results/table.py            # after a new MACHINE.json was put here
+python benchmarks/results/table.py --check    # fails if goals.md is not what it would write
 """
 
 from __future__ import annotations

@@ -185,15 +185,13 @@ def _is_ours(backend: Any) -> bool:
 @overload
 def describe(
     group: dist.ProcessGroup | None = None, internals: Literal[False] = False
-) -> Description:
-    ...
+) -> Description: ...
 
 
 @overload
 def describe(
     group: dist.ProcessGroup | None = None, *, internals: Literal[True]
-) -> InternalDescription:
-    ...
+) -> InternalDescription: ...
 
 
 def describe(group: dist.ProcessGroup | None = None, internals: bool = False) -> Description:

@@ -70,7 +70,7 @@ class Options(_TorchOptions):  # type: ignore[misc]
                 f"and tuning a str, got {timeout!r} and {tuning!r} {unknown or ''}"
             )
         super().__init__(_backend, timeout)
-        check(timeout, tuning)
+        check(timeout, tuning)  # noqa: F821
         self.tuning = tuning
         check_hosts(**more)
         for key, value in more.items():

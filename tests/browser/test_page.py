@@ -14,9 +14,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "python"))
 
-from shmcoll.bench.show import page, table  # noqa: E402
-from shmcoll.bench.results import Report  # noqa: E402
-from test_bench_report import made_up, spoiled  # noqa: E402
+from shmcoll.bench.show import page, table
+from shmcoll.bench.results import Report
+from test_bench_report import made_up, spoiled
 
 pytestmark = pytest.mark.timeout(120)
 

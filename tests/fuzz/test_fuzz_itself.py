@@ -120,8 +120,7 @@ def test_a_write_beside_the_tensor_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_work_that_ends_too_early_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     class Early:
-        def wait(self) -> None:
-            ...
+        def wait(self) -> None: ...
 
     def wrong(right: Callable[..., Any], tensor: torch.Tensor, *args: Any, **named: Any) -> Any:
         global _kept

@@ -548,7 +548,7 @@ def refused(kinds: tuple[type[BaseException], ...], call: Callable[[], object]) 
         call()
     except kinds as error:
         return "" if str(error).strip() else "an error without a text"
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         return f"{type(error).__name__} instead: {error}"
     return "no error"
 

@@ -48,7 +48,7 @@ def add_cases(module: str) -> None:
     """Of another version of torch parts may have moved: then that is a case, and the others run."""
     try:
         importlib.import_module(module)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         text = f"{module} cannot be imported: {type(error).__name__}: {error}"
         cases.case(f"imports: {module}")(lambda team: text)
 
@@ -78,7 +78,7 @@ def attempt(team: Team, name: str) -> tuple[str, str]:
     """(outcome, detail) of a case, as this rank sees it."""
     try:
         wrong = CASES[name].run(team)
-    except Exception as error:  # noqa: BLE001
+    except Exception as error:
         text = f"{type(error).__name__}: {error}".splitlines()[0][:400]
         offered = not any(words in str(error) for words in NOT_OFFERED)
         return ("error" if offered else "not offered yet"), text

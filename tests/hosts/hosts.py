@@ -298,7 +298,7 @@ def _host_script(settings: dict[str, Any]) -> str:
         ip link set eth0 up
     """
     if settings["rate"]:
-        script += f'tc qdisc add dev eth0 root tbf rate {settings["rate"]} {SHAPED}\n'
+        script += f"tc qdisc add dev eth0 root tbf rate {settings['rate']} {SHAPED}\n"
     return script
 
 

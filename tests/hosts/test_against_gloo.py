@@ -13,8 +13,8 @@ from hosts import Hosts
 from job import Job, Rank
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "hosts"))
-import against_gloo as bench  # noqa: E402
-import sim  # noqa: E402
+import against_gloo as bench
+import sim
 
 
 def test_each_operation_of_both_backends_is_timed_and_checked() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "hosts"))
-import against_mpi as bench  # noqa: E402
+import against_mpi as bench
 
 pytestmark = pytest.mark.no_hosts
 

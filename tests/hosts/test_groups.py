@@ -355,9 +355,9 @@ def test_a_dead_link_fails_all_ranks_at_the_deadline() -> None:
         job = summing(hosts, 3.0)
         hosts.link_down(1)
         said = survivors(job, [])
-        assert len(said) == 4 and all(
-            re.search("(?i)timed out", text) for text in said.values()
-        ), said
+        assert len(said) == 4 and all(re.search("(?i)timed out", text) for text in said.values()), (
+            said
+        )
         assert leftovers(hosts, 0) == leftovers(hosts, 1) == []
 
 
@@ -600,7 +600,7 @@ def test_a_process_that_ends_without_more_is_told_of_before_the_time_out() -> No
     # Its goodbye waits 100 ms for the store. On a busy machine the end of its connections may come first.
     ends = ("rank 1 (host 1) has left the group", "rank 1 has died, or its connection")
     assert any(end in told[0] for end in ends), said
-    assert re.search(
-        r"host 1 \(rank 1\) has left the group|joins .*rank 1 \(host 1\)", told[1]
-    ), said
+    assert re.search(r"host 1 \(rank 1\) has left the group|joins .*rank 1 \(host 1\)", told[1]), (
+        said
+    )
     assert "Exception" not in silent and "Error" not in silent, silent

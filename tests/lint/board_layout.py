@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """python/shmcoll/watch/layout.py has the structures of proto/board.h as the compiler sees them.
 
-    board_layout.py --program PATH    the compiled board_layout.c
+board_layout.py --program PATH    the compiled board_layout.c
 """
 
-import ctypes
 import subprocess
 import sys
 

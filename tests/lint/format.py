@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Layout and spelling: clang-format, black, .editorconfig, codespell. `--only NAME` runs one.
+"""Layout and spelling: clang-format, ruff, .editorconfig, codespell. `--only NAME` runs one.
 
 A missing tool is a finding: a check that did not run has not passed.
 """
@@ -17,8 +17,7 @@ from common import Finding, arguments, c_files, find_files, matches, read, repor
 
 CLANG_FORMAT = ("clang-format-14", "clang-format")
 CLANG_FORMAT_MAJOR = "14"  # another version lays out differently
-BLACK = "23"  # its stable style is that of a year
-LINE_LENGTH = 100
+RUFF = "0.17"  # its style changes with the second number
 C_FOLDERS = ("src", "tests", "benchmarks", "examples")
 PYTHON = ("python/*.py", "python/*.pyi", "setup.py", "docs/*.py") + tuple(
     f"{f}/*.py" for f in C_FOLDERS[1:]
@@ -60,27 +59,35 @@ def check_clang_format(root):
         yield failed("clang-format", errors)
 
 
-def check_black(root):
+def check_ruff(root):
+    """The layout, and what `select` of pyproject.toml names: unused imports, undefined names, and the like."""
     files = find_files(root, *PYTHON)
-    if importlib.util.find_spec("black") is None:
-        what = f"not installed; {sys.executable} -m pip install 'black=={BLACK}.*'"
-        yield Finding("black", 1, what)
+    if importlib.util.find_spec("ruff") is None:
+        what = f"not installed; {sys.executable} -m pip install 'ruff=={RUFF}.*'"
+        yield Finding("ruff", 1, what)
         return
     if not files:
         return
-    command = [sys.executable, "-m", "black", "--check", "--diff", "--quiet"]
-    command += [f"--line-length={LINE_LENGTH}", f"--required-version={BLACK}"]
-    diff, errors, status = output_of(root, command, files)
+    ruff = [sys.executable, "-m", "ruff"]
+    own = ["--no-cache", "--quiet", "--force-exclude", f"--config=required-version='=={RUFF}.*'"]
+    diff, errors, status = output_of(root, [*ruff, "format", "--diff", *own], files)
     path = None
     for line in diff.split("\n"):
         if line.startswith("--- "):
-            path = re.split(r"\t", line[4:])[0]
+            path = line[4:]
         hunk = re.match(r"@@ -(\d+)", line)
         if hunk and path:
-            what = f"not as black lays it out; black -l {LINE_LENGTH} {path}"
-            yield Finding(path, int(hunk.group(1)), what)
+            yield Finding(path, int(hunk.group(1)), "not as ruff lays it out; make fmt")
     if status not in (0, 1) or (status == 1 and not path):
-        yield failed("black", errors)
+        yield failed("ruff", errors)
+        return
+    own.append("--output-format=concise")
+    said, errors, status = output_of(root, [*ruff, "check", *own], files)
+    places = re.findall(r"^(.+?):(\d+):\d+: (.+)$", said, re.M)
+    for path, line, message in places:
+        yield Finding(path, int(line), message)
+    if status not in (0, 1) or (status == 1 and not places):
+        yield failed("ruff", errors)
 
 
 def editor_sections(root):
@@ -137,7 +144,7 @@ def check_codespell(root):
 
 CHECKS = {
     "clang-format": check_clang_format,
-    "black": check_black,
+    "ruff": check_ruff,
     "editorconfig": check_editorconfig,
     "codespell": check_codespell,
 }

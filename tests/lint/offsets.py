@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """The table under "### Offsets" in docs/internals/protocol/memory.md is what the compiler makes of proto/layout.h.
 
-    offsets.py --program PATH    the compiled offsets.c
+offsets.py --program PATH    the compiled offsets.c
 """
 
 import subprocess

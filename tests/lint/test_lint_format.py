@@ -25,13 +25,19 @@ class Format(LintTest):
                 "clang-format -i " + path,
             )
 
-    def test_black(self):
-        if layout.importlib.util.find_spec("black") is None:
-            self.skipTest("black is not installed")
+    def test_ruff(self):
+        if layout.importlib.util.find_spec("ruff") is None:
+            self.skipTest("ruff is not installed")
+        settings = self.config("pyproject.toml")
         wide = "x = [" + "1111, " * 15 + "1]\n"  # 98 columns
         for path in ("python/shmcoll/x.py", "tests/python/x.py", "setup.py"):
-            faulty = "a = 1@@\nb = 2\nc = 3\ne  = 4\n"  # the difference begins three lines above
-            self.expect(self.one("black"), {path: faulty}, {path: wide}, f"-l 100 {path}")
+            for faulty, what in (
+                ("a = 1@@\nb = 2\nc = 3\ne  = 4\n", "make fmt"),  # begins three lines above
+                ("import os@@\n", "F401"),
+                ("x = 1\ny = z@@\n", "F821"),
+            ):
+                files = ({**settings, path: faulty}, {**settings, path: wide})
+                self.expect(self.one("ruff"), *files, what)
 
     def test_a_missing_or_other_tool_is_no_pass(self):
         root, _ = self.plant({**self.config(".clang-format"), **self.config(".editorconfig")})
@@ -39,13 +45,13 @@ class Format(LintTest):
             for name in ("clang-format", "codespell"):
                 self.assertIn("apt-get install", str(*layout.check(root, [name])))
         with mock.patch.object(layout.importlib.util, "find_spec", return_value=None):
-            self.assertIn("pip install", str(*layout.check(root, ["black"])))
+            self.assertIn("pip install", str(*layout.check(root, ["ruff"])))
         with mock.patch.object(layout, "CLANG_FORMAT_MAJOR", "13"):
             self.assertIn("clang-format 13", str(*layout.check(root, ["clang-format"])))
-        with mock.patch.object(layout, "BLACK", "1"):
-            if layout.importlib.util.find_spec("black"):
+        with mock.patch.object(layout, "RUFF", "0.1"):
+            if layout.importlib.util.find_spec("ruff"):
                 root, _ = self.plant({"setup.py": "x = 1\n"})
-                self.assertIn("failed", str(*layout.check(root, ["black"])))
+                self.assertIn("failed", str(*layout.check(root, ["ruff"])))
 
     def test_a_tool_that_fails_is_no_pass(self):
         root, _ = self.plant({".clang-format": "BasedOnStyle: None Such\n", "src/x.c": "int x;\n"})

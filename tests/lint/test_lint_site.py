@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "site"))
 
-import c_page
+import c_page  # noqa: E402
 
 HEADER = """#pragma once
 /*

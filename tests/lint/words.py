@@ -9,11 +9,10 @@ backquotes is not prose there.
 
 import io
 import re
-import sys
 import tokenize
 from typing import NamedTuple
 
-from common import C_FAMILY, Finding, find_files, line_of, main, matches, read, repo_files
+from common import C_FAMILY, Finding, find_files, line_of, main, matches, read
 from csource import LEXEME, blank
 
 WORDS_IN_A_SENTENCE = 40
@@ -21,7 +20,9 @@ CHARACTERS_IN_A_CELL = 200
 
 
 class Word(NamedTuple):
-    pattern: str  # a regular expression; a space stands for any gap, also across the lines of a comment
+    pattern: (
+        str  # a regular expression; a space stands for any gap, also across the lines of a comment
+    )
     instead: str
     fine: str = r"(?!)"  # matches where the word is right, from eight characters before it
     allowed: tuple = ()  # files in which it is a name

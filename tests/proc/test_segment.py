@@ -9,7 +9,6 @@ import resource
 import signal
 import time
 from collections.abc import Callable
-from typing import Any
 
 import faults
 import places
@@ -171,7 +170,7 @@ def nobody() -> None:
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("change", [not_dumpable, nobody])
 def test_a_process_that_can_no_longer_be_looked_into_has_an_arena(
-    change: Callable[[], None]
+    change: Callable[[], None],
 ) -> None:
     """Its descriptors are hidden from others of its user from then on; the segment is open already."""
 

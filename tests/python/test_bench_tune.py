@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from bench_runs import run_bench
 
 import shmcoll
@@ -240,9 +239,9 @@ def test_a_run_writes_a_file_and_says_how_to_use_it(tmp_path: Path) -> None:
     done = run_bench(tmp_path, *args)
     assert done.returncode == 0, done.stderr
     assert f"export SHMCOLL_TUNING={file}" in done.stdout
-    assert re.search(
-        r"^  flag_latency +2k +\S+  512 \d+\.\d\d  1k ", done.stdout, re.M
-    ), done.stdout
+    assert re.search(r"^  flag_latency +2k +\S+  512 \d+\.\d\d  1k ", done.stdout, re.M), (
+        done.stdout
+    )
     assert re.search(r"^  depth +3 +\S+  2 \d+\.\d\d  4 \d+\.\d\d$", done.stdout, re.M), done.stdout
     first = file.read_text()
     assert "flag_latency = " in first and "depth = " in first

@@ -639,7 +639,7 @@ def expect_right(works: list[dist.Work]) -> None:
 
 def test_a_work_that_was_right_is_so_behind_a_shutdown() -> None:
     def body(rank: Rank) -> None:
-        cuda = faketorch.enter("slow_us=2000")
+        faketorch.enter("slow_us=2000")
         rank.init()
         peer, tensors = 1 - rank.rank, [gpu(torch.ones(4)) for _ in range(7)]
         works = [dist.all_reduce(t, async_op=True) for t in tensors[:3]]

@@ -310,7 +310,7 @@ def test_a_group_that_has_ended_is_said_and_let_go() -> None:
         rank.sync()
         backend.abort()
         said = error_of(lambda: of_part.all_reduce(torch.zeros(2)))
-        assert said == error_of(lambda: dist.all_reduce(torch.zeros(2), group=part))
+        assert said == error_of(lambda: dist.all_reduce(torch.zeros(2), group=part))  # noqa: F821
         assert re.match('DistBackendError: .*the group "1" is closed', said), said
         comm.barrier()
         rank.sync()

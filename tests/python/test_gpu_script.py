@@ -674,8 +674,7 @@ def test_what_the_sanitizer_finds_is_told_from_a_program_that_fails(
     status, why = parts.sanitizer(one)
     assert status == "failed"
     assert why == (
-        "memcheck of experiments: clean, but the program failed; "
-        "memcheck of tensors: errors found"
+        "memcheck of experiments: clean, but the program failed; memcheck of tensors: errors found"
     )
     assert [row["exit"] for row in one.rows] == [1, parts.SANITIZER_FOUND, 0]
     assert one.rows[1]["errors"] == 2

@@ -23,9 +23,9 @@ LAYOUTS: dict[str, Maker] = {
     "transposed": lambda n: torch.full((n, n), GUARD).t(),
     "every second": lambda n: torch.full((2 * n, 2 * n), GUARD)[1::2, ::2],
     "columns": lambda n: torch.full((n, 3 * n), GUARD)[:, n : 2 * n],
-    "channels last": lambda n: torch.full((1, n, n, 1), GUARD)
-    .to(memory_format=torch.channels_last)
-    .reshape(n, n),
+    "channels last": lambda n: (
+        torch.full((1, n, n, 1), GUARD).to(memory_format=torch.channels_last).reshape(n, n)
+    ),
     "permuted": lambda n: torch.full((n, 1, 2, n), GUARD)[:, :, 1].permute(2, 1, 0).reshape(n, n),
     "diagonal": lambda n: torch.full((n * n + 1, n * n), GUARD).diagonal().unflatten(0, (n, n)),
     "overlap-free strides": lambda n: torch.full((40 + n * n * 5,), GUARD).as_strided(

@@ -145,7 +145,8 @@ except ImportError as error:
 
 
 def test_two_installations_on_the_path_work_and_are_named(
-    site: Site, tmp_path_factory: pytest.TempPathFactory  # noqa: F811
+    site: Site,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     """The package is of one, the module that registers its name of the other."""
     other = Site(tmp_path_factory.mktemp("other"))

@@ -272,9 +272,9 @@ def test_what_does_not_fit_raises_on_both_sides_and_the_group_works_on() -> None
 
     sender, receiver = run(2, body)
     assert "send (float32[500000]) to rank 1" in sender and "int32[500000]" in sender, sender
-    assert (
-        "recv (int32[500000]) from rank 0" in receiver and "float32[500000]" in receiver
-    ), receiver
+    assert "recv (int32[500000]) from rank 0" in receiver and "float32[500000]" in receiver, (
+        receiver
+    )
 
 
 def test_point_to_point_counts_in_no_sequence_and_shows_in_the_profile() -> None:

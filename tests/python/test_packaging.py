@@ -301,9 +301,9 @@ def test_a_wheel_has_a_glue_for_each_torch_that_is_named(tree: Tree) -> None:
     assert {name for name in files if "/lib/lib" in name} == libraries("9.8.0", "9.1.0")
     log = tree.log.read_text()
     (given,) = re.findall(r"-DSHMCOLL_TORCH=(\S+)", log)
-    assert sorted(given.split(";")) == sorted(
-        map(str, folders)
-    ), "the one that is named comes first"
+    assert sorted(given.split(";")) == sorted(map(str, folders)), (
+        "the one that is named comes first"
+    )
     split = re.findall(r"^objcopy --strip-unneeded .*/(\S+)$", log, re.M)
     assert {f"libshmcoll.so.{MAJOR}", "libshmcoll_c10d-9.1.so", "libshmcoll_c10d-9.8.so"} <= set(
         split

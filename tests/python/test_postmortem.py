@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import importlib.util
 import json
 import os
@@ -108,7 +107,7 @@ def test_each_rank_of_a_failed_group_writes_one_dump(late_job: tuple[Path, list[
 
 
 def test_the_reason_the_last_calls_and_the_rank_that_is_missed(
-    late_job: tuple[Path, list[Outcome]]
+    late_job: tuple[Path, list[Outcome]],
 ) -> None:
     folder, _ = late_job
     said = json.loads(tool(folder, "--json"))
@@ -285,9 +284,9 @@ def test_a_rank_that_dies_has_no_dump_and_one_without_a_folder_says_so(tmp_path:
     # What the others knew of the rank that died stands in its own line.
     died = r"rank 2  pid \d+  no dump; died(, killed by signal 9)?; its last call was reduce_scatter #2"
     assert re.search(died, text) and re.search(r"rank 0  pid \d+  no dump\n", text), text
-    assert "kept no calls" in text and re.search(
-        r"#2  reduce_scatter f32\[10\] sum +\?\n", text
-    ), text
+    assert "kept no calls" in text and re.search(r"#2  reduce_scatter f32\[10\] sum +\?\n", text), (
+        text
+    )
     said = json.loads(tool(tmp_path, "--json"))
     (group,) = said["groups"]
     assert group["without_dump"] == [0, 2] and group["found_by"] in (0, 1, 3)

@@ -244,7 +244,7 @@ def unset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture()
-def without(site: Site) -> Site:  # noqa: F811
+def without(site: Site) -> Site:
     """An installation without a compiled glue for this torch."""
     package = site.link("lib")
     (package / "lib").mkdir()

@@ -362,9 +362,7 @@ def test_a_group_that_is_being_made() -> None:
         look_until(run.pids, lambda code, said: code == 2)
         os.kill(run.pids[0], signal.SIGSTOP)
         try:
-            stopped = (
-                lambda _, said: said["groups"][0]["ranks"][0]["process_state"] == "stopped"
-            )  # noqa: E731
+            stopped = lambda _, said: said["groups"][0]["ranks"][0]["process_state"] == "stopped"  # noqa: E731
             return look_until(run.pids, stopped)
         finally:
             os.kill(run.pids[0], signal.SIGCONT)

@@ -166,9 +166,9 @@ def parse(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
         assert match and match[1] == family, line
         pairs = re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', match[2] or "")
         labels, names = frozenset(pairs), [name for name, _ in pairs]
-        assert len(set(names)) == len(names) and not {"le", "quantile", "instance"} & set(
-            names
-        ), line
+        assert len(set(names)) == len(names) and not {"le", "quantile", "instance"} & set(names), (
+            line
+        )
         assert not any(name.startswith("__") for name in names), line
         assert (family, labels) not in found, line
         found[family, labels] = float(match[3])
@@ -279,9 +279,12 @@ def look_at_the_metrics(pids: list[int], folder: Path) -> None:
         later[series] >= value for series, value in found.items() if series[0].endswith("_total")
     )
 
-    with subprocess.Popen(
-        [*TOOL, "export", "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True
-    ) as server, contextlib.ExitStack() as stack:
+    with (
+        subprocess.Popen(
+            [*TOOL, "export", "--listen", "127.0.0.1:0"], stderr=subprocess.PIPE, text=True
+        ) as server,
+        contextlib.ExitStack() as stack,
+    ):
         stack.callback(server.kill)  # else a failure here would wait for its end
         assert server.stderr
         where = server.stderr.readline()

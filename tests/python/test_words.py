@@ -294,7 +294,7 @@ def test_one_rank_says_for_all_that_messages_of_a_rank_are_late() -> None:
     assert 1 <= len(lines) <= 3, lines
     for line in lines:
         assert re.search(
-            rf"rank [35] pid \d+\] warn: rank [35] \(rank [12] of group .mixed.\): recv", line
+            r"rank [35] pid \d+\] warn: rank [35] \(rank [12] of group .mixed.\): recv", line
         )
         assert f"the matching send of {alive(0)}" in line, line
     assert found[1].value >= 1 and found[2].value >= 1

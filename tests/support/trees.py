@@ -11,7 +11,7 @@ NAMESPACE = 4026531836
 
 # A machine on which nothing is wrong: 8 CPUs, two nodes, SMT.
 TREE: dict[str, str] = {
-    "proc/self/status": f"NSpid:\t100\nCapEff:\t0000000000000000\nCpus_allowed_list:\t0-7\n",
+    "proc/self/status": "NSpid:\t100\nCapEff:\t0000000000000000\nCpus_allowed_list:\t0-7\n",
     "proc/self/mountinfo": SHM_MOUNT + "\n",
     "proc/self/cgroup": "0::/job\n",
     "proc/self/limits": "Limit                     Soft Limit           Hard Limit           Units     \n"

@@ -21,7 +21,7 @@ import unittest
 from unittest import mock
 
 import torch.distributed
-import torch.distributed.fsdp  # DDP's constructor imports it: once, before the forks
+import torch.distributed.fsdp  # noqa: F401  # DDP's constructor imports it: once, before the forks
 from torch.testing._internal import common_distributed
 
 import lists

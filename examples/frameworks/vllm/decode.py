@@ -60,9 +60,9 @@ def main():
     first, second, *_ = sorted(os.sched_getaffinity(0))
     os.environ["VLLM_CPU_OMP_THREADS_BIND"] = f"{first}|{second}"  # one CPU for each rank
     os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"
-    os.environ[
-        "VLLM_ENABLE_V1_MULTIPROCESSING"
-    ] = "0"  # the engine's steps are timed in this process
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = (
+        "0"  # the engine's steps are timed in this process
+    )
     os.environ["VLLM_LOGGING_LEVEL"] = "WARNING"
     os.environ["SHMCOLL_FOR_VLLM"] = "1"  # all that a user sets
 

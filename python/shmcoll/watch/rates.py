@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 
-from shmcoll.watch.board import BoardError, Member, Record, Snapshot, Watcher
+from shmcoll.watch.board import Member, Record, Snapshot, Watcher
 from shmcoll.watch.groups import Group, gather
 from shmcoll.watch.rings import Ring
 

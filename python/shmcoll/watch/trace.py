@@ -198,15 +198,15 @@ class Collector:
 
     def _look(self, from_start: bool) -> None:
         """For groups that are new."""
-        for board in self._watcher.boards.values():
-            if not board.process.has_times:
-                self._without_times.add(board.process.pid)
+        for one in self._watcher.boards.values():
+            if not one.process.has_times:
+                self._without_times.add(one.process.pid)
                 continue
-            for member in board.members():
+            for member in one.members():
                 if not member.making and member.key not in self.tracks:
-                    ring = Ring(board, member.part, from_start=from_start)
-                    messages = MessageRing(board, member.part, from_start=from_start)
-                    device = DeviceRing(board, member.part, from_start=from_start)
+                    ring = Ring(one, member.part, from_start=from_start)
+                    messages = MessageRing(one, member.part, from_start=from_start)
+                    device = DeviceRing(one, member.part, from_start=from_start)
                     self.tracks[member.key] = Track(member, ring, [], messages, [], device, [])
 
     def collect(self, seconds: float) -> None:

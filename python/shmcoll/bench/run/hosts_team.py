@@ -20,7 +20,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shmcoll.bench.judge import noise
 from shmcoll.bench.plan import BOUNDS, RULER, Point, Settings
 from shmcoll.bench.run import over_torch
 from shmcoll.bench.run.mpirun import MPIS

@@ -89,7 +89,9 @@ class Chart:
         if not self.panel.moves_data:
             step = (_WIDTH - _LEFT - _RIGHT) / len(style.labels)
             middles = {label: _LEFT + step * (i + 0.5) for i, label in enumerate(style.labels)}
-            return lambda curve, _: middles[curve.label], [(at, l) for l, at in middles.items()]
+            return lambda curve, _: middles[curve.label], [
+                (at, label) for label, at in middles.items()
+            ]
         sizes = [spot.size_bytes for curve in self.drawn for spot in curve.spots] or [1]
         scale = _Log(min(sizes) / 1.5, max(sizes) * 1.5, _LEFT, _WIDTH - _RIGHT)
         ticks = units.size_ticks(min(sizes), max(sizes))
