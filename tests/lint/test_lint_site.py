@@ -49,25 +49,26 @@ def replace(path, old, new):
     path.write_text(text.replace(old, new, 1))
 
 
+NAV = "nav: [index.md, reference/python.md, reference/c.md]\n"
+
+
 class Site(unittest.TestCase):
     def test_a_strict_build_names_all_that_is_wrong(self):
+        """In a site of three pages with the settings of the whole one."""
         with tempfile.TemporaryDirectory() as folder:
             copy = Path(folder)
-            for tree in ("docs", "python/shmcoll"):
-                shutil.copytree(
-                    ROOT / tree, copy / tree, ignore=shutil.ignore_patterns("*.so*", "lib")
-                )
-            for file in (
-                "README.md",
-                "mkdocs.yml",
-                "src/shm/shmcoll.h",
-                "src/shm/shmcoll_memory.h",
-            ):
+            without = shutil.ignore_patterns("*.so*", "lib")
+            for tree in ("docs/site", "python/shmcoll"):
+                shutil.copytree(ROOT / tree, copy / tree, ignore=without)
+            for file in ("src/shm/shmcoll.h", "src/shm/shmcoll_memory.h"):
                 (copy / file).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(ROOT / file, copy / file)
-            (copy / "docs/internals/unlisted.md").write_text(
-                "# [A](nowhere.md)\n[B](style.md#no)\n"
-            )
+            (copy / "README.md").write_text("# Home\n")
+            (copy / "docs/reference").mkdir()
+            (copy / "docs/reference/python.md").write_text("# Python API\n\n::: shmcoll\n")
+            settings, _ = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")
+            (copy / "mkdocs.yml").write_text(f"{settings}\n{NAV}")
+            (copy / "docs/unlisted.md").write_text("# [A](nowhere.md)\n[B](index.md#no)\n")
             replace(
                 copy / "python/shmcoll/__init__.py",
                 '"""Returns what the lib',
@@ -81,7 +82,7 @@ class Site(unittest.TestCase):
             )
             self.assertNotEqual(done.returncode, 0)
             for complaint in (
-                "internals/unlisted.md",
+                "unlisted.md",
                 "nowhere.md",
                 "#no",
                 "shmcoll.build_info has no docstring",
