@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 C_FAMILY = (".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".cuh")
-PROTOCOL = "docs/internals/protocol"  # a folder of pages, with rules and two tables
+PROTOCOL = "docs/internals/protocol"  # a folder of pages, with rules and a table
 EDGES = f"{PROTOCOL}/edges.md"
-OFFSETS = f"{PROTOCOL}/memory.md"
 NOT_OURS = ("build", "dist", "out", "__pycache__")  # folders that .gitignore names
 CACHE = "CMakeCache.txt"  # at the top of a build, whatever its name
 

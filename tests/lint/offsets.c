@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Prints the rows of the table "Offsets" of docs/internals/protocol/memory.md as the compiler sees them: offset,
- * bytes, name. tests/lint/offsets.py compares.
+ * Prints the rows of the table of offsets in proto/layout.h as the compiler sees them: offset, bytes, name.
+ * tests/lint/offsets.py compares.
  */
 #include "shm/proto/layout.h"
 

@@ -3,48 +3,49 @@
 /*
  * Every byte that ranks share. Structs, offsets and asserts, no functions. The type says where it lives:
  * struct shc_x_shm is in the segment. W: is the one writer of a field. Fields of different writers are
- * SHC_LINE_BYTES apart. docs/internals/protocol/memory.md says the same in prose, and is compared with this
- * file by tests/lint/offsets.py.
+ * SHC_LINE_BYTES apart. The rules are in docs/internals/protocol/memory.md.
  *
- * The group's first segment:
+ * The group's first segment. tests/lint/offsets.py compares the rows with what the compiler makes of this file.
+ * p is the world size; shc_mail_plan() of proto/pair.c computes `lines`, s and which buffers there are.
  *
- *      0   struct shc_header_shm          W: rank 0, before it publishes the segment's name
- *   1024   struct shc_abort_shm           W: compare-and-swap, once
- *   1152   struct shc_decision_shm            W: rank 0, while the group is made
- *   1280   struct shc_late_shm            W: exchanges by ranks that are about to log
- *   2048   struct shc_member_shm [256]    W: compare-and-swap (life: its rank's liveness thread and the
- *                                            kernel)
- *   4096   block of rank 0                W: rank 0
- *   4096 + block_bytes * r  block of rank r, reserved and written by rank r:
+ *   offset                      bytes            name             W
  *
- *              0   struct shc_identity_shm    before the rank's verdict
- *            320   struct shc_heap_shm        before its call line names a place in its heap
- *            384   struct shc_progress_shm
- *            512   struct shc_bell_shm        flag: exchanges by any rank
- *            640   struct shc_call_shm [2]    by parity of the epoch; W: of two ranks
- *                                           both in turn
- *            896   struct shc_reason_shm      before it sets the abort word
- *           1664   struct shc_offer_shm       lazy arena: name (rank 0) and verdict
- *           1824   struct shc_leaving_shm     when its process is about to end
- *           1920   struct shc_call_record_shm [2]    by parity of the epoch
- *           2048   small slots [2]            as struct shc_call_shm
- *          18432   struct shc_cma_shm [2]     by parity of the epoch
+ *   0                           272              header           rank 0, before it publishes the segment's name
+ *   1024                        4                abort            compare-and-swap from 0, once
+ *   1152                        4                decision         rank 0, while the group is made
+ *   1280                        8                late             compare-and-swap, by ranks that log a late call
+ *   2048                        8 * 256          member           life: its rank's liveness thread, then the
+ *                                                                   kernel; state: compare-and-swap
+ *   4096 + r * 20480            20480            block            rank r
  *
- * After the blocks, one mailbox per rank for messages, written by that rank. Its sizes depend on the
- * world size (struct shc_mail_geometry in proto/seat.h):
+ * The block of rank r, reserved and written by rank r:
  *
- *              0   struct shc_bell_shm                    flag: exchanges by any rank
- *            128   struct shc_ack_shm [world]             of what rank s has sent here
- *            ...   struct shc_line_shm [world][lines]     to rank r
- *            ...   struct shc_line_shm [world]            of hand-off buffers; W: the holder
- *       a page     eager buffers [8]                      reserved by the rank when it needs them
- *   then           hand-off buffers [world]               with them; W: the holder, with two ranks;
- *                                                         none in a world of more than 32
- *   then           pool buffers [48]                      reserved by the rank when it needs them;
- *                                                         none in a world of more than 2
- *   then           a long hand-off buffer                 with them; W: its holder
+ *   block + 0                   320              identity         before the rank's verdict
+ *   block + 320                 64               heap             once, before its call line names a place there
+ *   block + 384                 16               progress
+ *   block + 512                 8                bell             any rank, by WAIT-1
+ *   block + 640                 2 * 128          call             by parity of the epoch; two ranks: both in turn
+ *   block + 896                 768              reason           once, before it sets the abort word
+ *   block + 1664                160              offer            lazy arena: its name (rank 0), the verdict
+ *   block + 1824                96               leaving          once, before its process ends
+ *   block + 1920                2 * 64           call_record      by parity of the epoch
+ *   block + 2048                2 * 8192         small            as `call`
+ *   block + 18432               2 * 1024         cma              by parity of the epoch
  *
- * After the mailboxes, in a world of two, hand-off slots [2], of which each rank reserves one; W: the giver
+ * After the blocks one mailbox per rank, for messages, written by that rank:
+ *
+ *   mailbox + 0                 8                mail bell        any rank, by WAIT-1
+ *   mailbox + 128               p * 64           ack              of what rank s has sent here
+ *   after the acks              p * lines * 128  line             to rank r
+ *   after the lines             p * 128          hand-off line    the one of two ranks that holds the buffer
+ *   next page                   8 * 16384        eager            reserved by the rank when it needs them
+ *   after the eager buffers     p * s            hand-off         its holder; reserved with them
+ *   after the hand-off buffers  48 * 32768       pool             reserved when needed; two ranks only
+ *   after the pool              524288           long hand-off    its holder; reserved with the pool
+ *
+ * After the mailboxes, in a world of two:
+ *
+ *   after the mailboxes         2 * 32768        hand-off slot    the one of two ranks that gives; each reserves one
  */
 
 #include "shm/base/atomic.h"
