@@ -20,7 +20,7 @@ PERSON = ("HOME", "LANG", "LC_ALL", "TERM", "TMPDIR", "CI")
 NETWORK = (r"PIP_\w+", r"\w+_CA_BUNDLE", r"SSL_CERT_\w+", r"\w+_proxy", r"\w+_PROXY")
 # The compilers that somebody has chosen, and their cache.
 COMPILERS = ("CC", "CXX", "CUDA_HOME", "CUDA_PATH", "SHMCOLL_CUDA_ARCHS", "MAX_JOBS", r"CCACHE_\w+")
-# How long the long lanes are, and what they begin with (docs/internals/testing.md).
+# How long the long lanes are, and what they begin with (make help).
 LONG_LANES = (
     r"SHMCOLL_(FUZZ|LIES|SOAK|STRESS)_\w+",
     r"SHMCOLL_KILLS(_SEED)?",
