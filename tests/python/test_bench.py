@@ -305,6 +305,7 @@ def test_two_backends_share_one_table_and_one_json(tmp_path: Path) -> None:
         assert (cell["wrong"], cell["error"]) == (0, None)
 
 
+@pytest.mark.long
 def test_every_dtype_is_checked_exactly(tmp_path: Path) -> None:
     args = ("--backends", "gloo", "-g", "3", "-d", "all", "-o", "all_reduce,all_gather", *TINY)
     done = run_bench(tmp_path, *args)

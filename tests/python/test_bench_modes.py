@@ -580,6 +580,7 @@ def test_the_values_of_another_group_are_wrong(tmp_path: Path) -> None:
     assert [answer.wrong > 2000 for answer in answers] == [True] * 4  # of two checks of 1024
 
 
+@pytest.mark.long
 def test_a_run_has_all_that_was_asked_for(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     args = ["--backends", "shmcoll", "-g", "4", "--groups", "2", "-o", "all_gather,barrier"]

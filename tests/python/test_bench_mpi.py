@@ -88,6 +88,7 @@ def fixture_made_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 OPENMPI = ("--backends", "openmpi,gloo", "-g", "2", "-b", "4K")
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("made_up")
 def test_mpi_has_a_column_and_what_it_has_no_type_for_is_no_fault(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
@@ -110,6 +111,7 @@ def test_mpi_has_a_column_and_what_it_has_no_type_for_is_no_fault(tmp_path: Path
     assert all(len(cell["rounds"]) == 2 for cell in cells if not cell["unsupported"])
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("made_up")
 def test_a_run_of_nothing_but_unsupported_is_good(tmp_path: Path) -> None:
     done = run_bench(tmp_path, *OPENMPI, "-o", "all_reduce", "-d", "bfloat16", *TINY)

@@ -55,6 +55,7 @@ def compare(cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
     return run(EXAMPLES / "compare_backends.py", *args, cwd=cwd)
 
 
+@pytest.mark.long
 def test_the_demo_trains_and_writes_its_figures(tmp_path: Path) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     demo = EXAMPLES / "digits_ddp.py"

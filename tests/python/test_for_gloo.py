@@ -468,6 +468,7 @@ def alone(script: str, **env: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 def test_the_variable_switches_it_on_under_torchrun(tmp_path: Any) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

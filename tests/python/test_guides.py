@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-import shmcoll
+from ranks import Rank, describe, outcomes
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -44,26 +43,19 @@ def test_a_program_runs_on_two_ranks(program: str, tmp_path: Path) -> None:
     script.write_text(program)
     with socket.create_server(("localhost", 0)) as free:
         port = str(free.getsockname()[1])
-    ranks = [start(script, rank, port) for rank in range(2)]
-    said = [rank.communicate()[0] for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    job = {"MASTER_ADDR": "localhost", "MASTER_PORT": port}
+    job |= {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+
+    def body(rank: Rank) -> None:
+        """As torchrun does it, except that torch is there already."""
+        os.environ.update(job, RANK=str(rank.rank), LOCAL_RANK=str(rank.rank))
+        runpy.run_path(str(script), run_name="__main__")
+
+    ended = outcomes(2, body, limit=100)
+    assert all(rank.ok for rank in ended), "\n".join(map(describe, ended))
     if "print(" in program:
-        (first,), (second,) = (re.findall(r"^rank \d: (.*)$", text, re.M) for text in said)
+        (first,), (second,) = (re.findall(r"^rank \d: (.*)$", one.output, re.M) for one in ended)
         assert first == second
-
-
-def start(script: Path, rank: int, port: str) -> subprocess.Popen[str]:
-    """As torchrun does it, which would be a third process that imports torch."""
-    paths = [str(Path(shmcoll.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
-    place = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-    server = {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(
-        [sys.executable, str(script)],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), **place, **server},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
 
 
 def test_there_are_programs() -> None:
