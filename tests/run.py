@@ -164,8 +164,15 @@ ALIKE_IN_TSAN = "|".join(
         r"/Hosts(Order|)\.[^/]+/TwoAndOne|/HostsBlocks\.[^/]+/Two(AndOne|OfTwo)",
         # Which rate makes which chunks is arithmetic; HostsRate.IsMeasured has the threads that measure.
         r"/HostsAnyRate\.|/HostsRate\.TheSlowestHost",
+        # One call with columns and one with sizes have all threads of a group over hosts.
+        r"/HostsBlocks\.(GatherReaches|ScatterComes)|/HostsOrder\.SumsHaveTheBits|/Hosts\.LongSums",
+        r"/EveryMap\.EachPair|/HostsDiffer\.AnEngines",
         # The other long hand-offs have the same lines and buffers.
         r"/LongHandOff\.(LeaveTensors|NeedThe|ComeBack)|/EarlyRoots\.BeginAmongThree",
+        # Two ranks of this one stay.
+        r"/Stress\.[^/]+/OneMapping8",
+        # Lines alone carry the messages of two ranks, too.
+        r"/Messages\.(ArePutAside|OfEverySize)[^/]+/OneMapping3LinesOnly",
     )
 )
 

