@@ -3,9 +3,9 @@
  * Large messages that pass one another between two ranks, in long hand-off buffers: they arrive whole and in
  * order, only the rank that holds a buffer stores to it, and no rank waits for ever.
  *
- * Mirrors the long hand-off buffers of src/shm/proto/pair.c, and what exchange.c, stream() in send.c and
- * take_more() in receive.c of src/shm/p2p do with them; docs/internals/protocol/messages.md, P2P-29 to
- * P2P-34. Each rank announces one message of up to four pieces (FIRST), or none. The prefix, if there is
+ * Mirrors the long hand-off buffers of src/shm/proto/pair.c, and what shc_p2p_trade() and stream() in
+ * send.c and take_more() in receive.c of src/shm/p2p do with them; docs/internals/protocol/messages.md,
+ * P2P-29 to P2P-34. Each rank announces one message of up to four pieces (FIRST), or none. The prefix, if there is
  * one, goes with the header, in a long hand-off buffer. The rest goes after the receiver's CTS, which comes
  * after it has posted its receive, at any time. While more is to come from the other side a chunk goes in
  * such a buffer, and none goes while the other side has still to read a line that names one. Otherwise a

@@ -252,28 +252,13 @@ SHC_COLD void shc_p2p_keep(const struct shc_p2p *p2p, const struct shc_message *
  * another type or size ends with its NACK. */
 bool shc_p2p_answer(struct shc_p2p *p2p, int peer);
 
-/* Before the first chunk of a message that goes after CTS. */
-void shc_p2p_begin_stream(struct shc_p2p *p2p, struct shc_message *m);
-
 /* Fills the lines to the peer with all that there is room for. */
 void shc_p2p_write_lines(struct shc_p2p *p2p, int peer);
 
-/* ---- exchange.c ---- */
-
-/* P2P-31: has this rank asked the peer for a message whose bytes have not all come? Then a long
- * hand-off buffer can bring its next chunk and take a chunk of `m` back. Call shc_p2p_answer()
- * before: the receives that remain are FILLING. */
-bool shc_p2p_is_owed(const struct shc_p2p *p2p, const struct shc_message *m);
-
-/* Notes that a chunk goes by long hand-off buffer. The message's time is then no measure of a
- * copy mode for other buffers. (If all messages of two ranks pass one another, no copy mode is
- * ever chosen. Messages that are too long for such a buffer are then always announced.) */
-void shc_p2p_note_exchange(struct shc_message *m);
-
-/* P2P-32: a chunk of `in` has come in a long hand-off buffer. Copies the chunk to its receive
- * and stores the next chunk for the peer into the same cache lines, then posts that chunk.
- * False, with nothing done: the chunk is elsewhere, there is nothing to send, no line is free,
- * or a tensor is in pieces. */
+/* P2P-32: a chunk of `in` has come in a long hand-off buffer. Copies it to its receive, stores the
+ * next chunk for the peer into the same cache lines in one pass over them, and posts that chunk: a
+ * cache line moves once between the CPUs for two chunks. False, with nothing done: the chunk is
+ * elsewhere, there is nothing to send, no line is free, or a tensor is in pieces. */
 bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *came,
                    struct shc_message *in);
 

@@ -7,7 +7,7 @@
  *
  * A send that can go at once, and a synchronous receive of a whole message that is there, are carried
  * out at once (P2P-53, P2P-54). The rest is done by one function, shc_p2p_pass(). A pass (P2P-45)
- * moves all that can move (receive.c, send.c, exchange.c), ends messages that cannot go on
+ * moves all that can move (receive.c, send.c), ends messages that cannot go on
  * (deadline.c), and never waits. Passes are made under the lock by three kinds of thread (P2P-46): a
  * thread that submits a message makes one; a thread that waits for a message makes passes until the
  * message is over; the progress thread (progress_thread.c) makes passes while messages are

@@ -273,7 +273,8 @@ static void note_chunks(const struct shc_p2p *p2p, struct shc_message *m)
     m->chunks_lent = p2p->pairs.chunks;
 }
 
-void shc_p2p_begin_stream(struct shc_p2p *p2p, struct shc_message *m)
+/* Before the first chunk of a message that goes after CTS. */
+static void begin_stream(struct shc_p2p *p2p, struct shc_message *m)
 {
     const size_t rest = m->shape.bytes - m->moved;
     choose_mode(p2p, m);
@@ -285,6 +286,74 @@ void shc_p2p_begin_stream(struct shc_p2p *p2p, struct shc_message *m)
     m->meter.bytes = rest;
     shc_copy_meter_begin(&m->meter);
 }
+
+/* ---- while messages pass one another ---- */
+
+/* P2P-31: has this rank asked the peer for a message whose bytes have not all come? Then a long
+ * hand-off buffer can bring its next chunk and take a chunk of `m` back. pre: shc_p2p_answer() has
+ * been called, so that the receives that remain are FILLING. */
+static bool is_owed(const struct shc_p2p *p2p, const struct shc_message *m)
+{
+    const struct shc_message *in = p2p->peers[m->peer].incoming.first;
+    return m->buf.flat && !m->unasked && in && in->buf.flat && !in->unasked;
+}
+
+/* A chunk goes by long hand-off buffer: the message's time is no measure of a copy mode for other
+ * buffers. (If all messages of two ranks pass one another, no copy mode is ever chosen, and messages
+ * that are too long for such a buffer are always announced.) */
+static void note_exchange(struct shc_message *m)
+{
+    m->meter.trial = NULL;
+    m->waits_for_reader = false;
+}
+
+/* The first message to the peer that has chunks to send. NULL: there is none, or its chunks may
+ * not be stored into the lines of a buffer while that is read. */
+static struct shc_message *first_to_trade(const struct shc_p2p *p2p, int peer)
+{
+    struct shc_message *m = p2p->peers[peer].sends.first;
+    for (; m; m = m->next) {
+        if (m->state == SHC_MESSAGE_STREAMING && m->moved < m->shape.bytes)
+            return m->buf.flat && !m->unasked ? m : NULL;
+    }
+    return NULL;
+}
+
+bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *came,
+                   struct shc_message *in)
+{
+    const bool may = came->place.memory == SHC_IN_LONG_HAND_OFF && in->buf.flat && !in->unasked;
+    struct shc_message *m = may ? first_to_trade(p2p, peer) : NULL;
+    struct shc_line_shm *line = m ? shc_pair_draft(&p2p->pairs, peer) : NULL;
+    if (!line)
+        return false;
+    if (m->chunk_bytes == 0)
+        begin_stream(p2p, m);
+    char *const buffer = shc_place_at(&p2p->pairs, peer, p2p->pairs.seat->rank, came->place);
+    char *const out = in->buf.flat + in->moved;
+    const char *const next = m->buf.flat + m->moved;
+    const size_t taken = came->piece, given = shc_message_next_piece(m, SHC_PREFIX_BYTES);
+    const size_t both = shc_min_size(taken, given);
+    const struct shc_place back = {SHC_IN_LONG_HAND_OFF,
+                                   (uint8_t)shc_hand_off_mirror(came->place.index)};
+    shc_line_put_head(line, SHC_FRAME_MORE, m);
+    shc_line_put_place(line, back, given, SHC_COPY_LINES);
+    if (shc_select_streams_out(p2p->env.tuning, in->shape.bytes, true))
+        shc_copy_exchange_past(out, buffer, next, both);
+    else
+        shc_copy_exchange(out, buffer, next, both);
+    shc_copy_lines(out + both, buffer + both, taken - both);
+    shc_copy_lines(buffer + both, next + both, given - both);
+    in->moved += taken;
+    m->moved += given;
+    note_exchange(m);
+    shc_pair_post(&p2p->pairs, peer, line, back);
+    if (m->moved == m->shape.bytes)
+        shc_p2p_finish_ok(p2p, m);
+    return true;
+}
+
+/* ---- chunks ---- */
 
 /* The bytes of the message have left. False: it is timed until they have been read, and they are
  * not yet. */
@@ -334,14 +403,14 @@ static bool stream(struct shc_p2p *p2p, struct shc_message *m)
 {
     struct shc_pairs *pairs = &p2p->pairs;
     if (m->chunk_bytes == 0)
-        shc_p2p_begin_stream(p2p, m);
+        begin_stream(p2p, m);
     const size_t begun = m->moved;
     while (m->moved < m->shape.bytes) {
         if (has_sent_enough(p2p, m->moved - begun))
             return true;
         if (!shc_pair_draft(pairs, m->peer))
             return false;
-        const bool owed = shc_p2p_is_owed(p2p, m);
+        const bool owed = is_owed(p2p, m);
         if (owed && shc_long_is_out(pairs, m->peer))
             return true;
         struct shc_place place = {SHC_IN_LINE, 0};
@@ -350,7 +419,7 @@ static bool stream(struct shc_p2p *p2p, struct shc_message *m)
         if (place.memory == SHC_IN_LINE)
             place = shc_chunk_lend(pairs, m->peer);
         else
-            shc_p2p_note_exchange(m);
+            note_exchange(m);
         if (place.memory == SHC_IN_LINE && (m->unasked || shc_chunk_awaited(pairs, m->peer)))
             return true; /* P2P-25: what comes unasked never changes to lines */
         post_more(p2p, m, place, chunk_room(m, place));
