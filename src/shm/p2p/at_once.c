@@ -251,11 +251,15 @@ _Static_assert(SHC_EAGER_BYTES < SHC_KEPT_BYTES,
 static SHC_COLD void keep_received(const struct shc_p2p *p2p, const struct shc_op *op,
                                    uint64_t bytes, uint32_t number, uint64_t begun_ticks)
 {
-    struct shc_message m = {.kind = SHC_RECV, .tag = op->tag, .number = number};
+    struct shc_message m = {.kind = SHC_RECV,
+                            .source = op->peer,
+                            .tag = op->tag,
+                            .number = number,
+                            .begun_ticks = begun_ticks};
     m.shape = (struct shc_shape){.dtype = op->dtype, .bytes = bytes};
     if (shc_op_elem_bytes(op, &m.shape.elem_bytes) != SHC_OK)
         return;
-    shc_p2p_keep(p2p, &m, op->peer, begun_ticks, SHC_OK);
+    shc_p2p_keep(p2p, &m, SHC_OK);
 }
 
 enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op, bool *over)
@@ -269,7 +273,7 @@ enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op
     const uint64_t begun_ticks = shc_p2p_begin_large(p2p, bytes);
     *over = receive_oldest(p2p, kept);
     if (*over)
-        shc_p2p_count_received(p2p, op->peer, op->tag, bytes);
+        shc_p2p_count(p2p, SHC_RECV, op->peer, op->tag, bytes);
     if (*over && begun_ticks != 0)
         keep_received(p2p, op, bytes, kept->number, begun_ticks);
     shc_p2p_unlock(p2p);
@@ -283,12 +287,7 @@ enum shc_status shc_p2p_send_now(struct shc_p2p *p2p, const struct shc_op *op, b
     struct shc_message *m;
     *over = false;
     SHC_TRY(lock_message(p2p, &p2p->sent, op, &m));
-    const uint64_t begun_ticks = shc_p2p_begin_large(p2p, m->shape.bytes);
     *over = shc_p2p_place(p2p, m);
-    if (*over)
-        shc_p2p_count_sent(p2p, m);
-    if (*over && begun_ticks != 0)
-        shc_p2p_keep(p2p, m, m->peer, begun_ticks, SHC_OK);
     shc_p2p_unlock(p2p);
     return SHC_OK;
 }

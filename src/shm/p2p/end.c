@@ -165,8 +165,7 @@ void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_message *m)
     remove_from(queue_of(p2p, m), m);
 }
 
-void shc_p2p_keep(const struct shc_p2p *p2p, const struct shc_message *m, int rank,
-                  uint64_t begun_ticks, enum shc_status status)
+void shc_p2p_keep(const struct shc_p2p *p2p, const struct shc_message *m, enum shc_status status)
 {
     const struct shc_board_message message = {
         .kind = m->kind,
@@ -174,10 +173,10 @@ void shc_p2p_keep(const struct shc_p2p *p2p, const struct shc_message *m, int ra
         .status = status,
         .count = m->shape.bytes / m->shape.elem_bytes,
         .bytes = m->shape.bytes,
-        .peer = rank,
+        .peer = shc_message_rank(m),
         .tag = m->tag,
         .pair = m->number,
-        .begun_ticks = begun_ticks,
+        .begun_ticks = m->begun_ticks,
     };
     shc_board_keep(&p2p->env.seat->board, &message);
 }
@@ -219,12 +218,10 @@ void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status 
     shc_board_pend(&p2p->env.seat->board, m->kind, -1);
     if (p2p->shown && shc_p2p_pending(p2p) == 0)
         shc_p2p_show(p2p);
-    if (status == SHC_OK && m->kind == SHC_SEND)
-        shc_p2p_count_sent(p2p, m);
-    else if (status == SHC_OK)
-        shc_p2p_count_received(p2p, m->source, m->tag, m->shape.bytes);
+    if (status == SHC_OK)
+        shc_p2p_count(p2p, m->kind, shc_message_rank(m), m->tag, m->shape.bytes);
     if (m->begun_ticks != 0)
-        shc_p2p_keep(p2p, m, shc_message_rank(m), m->begun_ticks, status);
+        shc_p2p_keep(p2p, m, status);
     p2p->finished = true;
     /* relaxed: as shc_message_is_over(). */
     shc_a32_store_relaxed(&m->over, 1);

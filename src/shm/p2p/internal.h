@@ -203,8 +203,8 @@ bool shc_unexpected_add(struct shc_p2p *p2p, int peer, const struct shc_line_hea
 
 /* ---- send.c ---- */
 
-/* P2P-53: sends the message at once, if there is room for all of it and no other message is before
- * it. False: it must be submitted, or refused. */
+/* P2P-53: sends and counts the message at once, if there is room for all of it and no other message
+ * is before it. False: it must be submitted, or refused. */
 bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m);
 
 /* The rank without which the message does not end; -1: any. */
@@ -219,19 +219,15 @@ SHC_INLINE struct shc_board_awaited shc_message_awaited(const struct shc_message
     return (struct shc_board_awaited){.kind = m->kind, .peer = shc_message_rank(m), .tag = m->tag};
 }
 
-/* Counts a send that has ended well. */
-SHC_INLINE void shc_p2p_count_sent(const struct shc_p2p *p2p, const struct shc_message *m)
+/* Counts a message that has ended well. */
+SHC_INLINE void shc_p2p_count(const struct shc_p2p *p2p, enum shc_op_kind kind, int peer,
+                              int32_t tag, uint64_t bytes)
 {
-    shc_board_count(&p2p->env.seat->board, SHC_SEND, m->shape.bytes);
-    shc_usdt_sent(p2p->env.seat, m->peer, m->tag, m->shape.bytes);
-}
-
-/* Counts a receive that has ended well. */
-SHC_INLINE void shc_p2p_count_received(const struct shc_p2p *p2p, int peer, int32_t tag,
-                                       uint64_t bytes)
-{
-    shc_board_count(&p2p->env.seat->board, SHC_RECV, bytes);
-    shc_usdt_received(p2p->env.seat, peer, tag, bytes);
+    shc_board_count(&p2p->env.seat->board, kind, bytes);
+    if (kind == SHC_SEND)
+        shc_usdt_sent(p2p->env.seat, peer, tag, bytes);
+    else
+        shc_usdt_received(p2p->env.seat, peer, tag, bytes);
 }
 
 /* BOARD-17: the board keeps messages of so many bytes, and all that have waited. */
@@ -244,9 +240,9 @@ SHC_INLINE uint64_t shc_p2p_begin_large(const struct shc_p2p *p2p, uint64_t byte
                                                  : 0;
 }
 
-/* Tells the board of a message that has ended. `rank`: the other side; -1: not known. */
-SHC_COLD void shc_p2p_keep(const struct shc_p2p *p2p, const struct shc_message *m, int rank,
-                           uint64_t begun_ticks, enum shc_status status);
+/* Tells the board of a message that has ended. pre: its begun_ticks is not 0. */
+SHC_COLD void shc_p2p_keep(const struct shc_p2p *p2p, const struct shc_message *m,
+                           enum shc_status status);
 
 /* Sends the CTS and NACK frames that are due to the peer. False: no line is free. A receive of
  * another type or size ends with its NACK. */

@@ -99,13 +99,9 @@ static void end_turn(struct shc_p2p *p2p, uint64_t waited_ns)
 enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_message *m, bool *over)
 {
     shc_p2p_lock(p2p);
-    const uint64_t begun_ticks = shc_p2p_begin_large(p2p, m->shape.bytes);
     /* Where something is pending, the submission's pass moves that, too. */
     *over = shc_p2p_pending(p2p) == 0 && m->kind == SHC_SEND && shc_p2p_place(p2p, m);
     if (*over) {
-        shc_p2p_count_sent(p2p, m);
-        if (begun_ticks != 0)
-            shc_p2p_keep(p2p, m, m->peer, begun_ticks, SHC_OK);
         shc_p2p_unlock(p2p);
         return SHC_OK;
     }

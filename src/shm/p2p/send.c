@@ -511,6 +511,7 @@ bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
 bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m)
 {
     const struct shc_seat *seat = p2p->env.seat;
+    const uint64_t begun_ticks = shc_p2p_begin_large(p2p, m->shape.bytes);
     if (shc_p2p_is_closed(p2p) || shc_group_failed(seat) || p2p->peers[m->peer].sends.first ||
         shc_p2p_is_remote(p2p, m->peer) ||
         (m->peer != seat->rank && shc_member_look(seat, m->peer) != SHC_MEMBER_ALIVE))
@@ -518,6 +519,11 @@ bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m)
     if (send_all(p2p, m, true) != SENT)
         return false;
     shc_pair_ring(&p2p->pairs, m->peer);
+    shc_p2p_count(p2p, SHC_SEND, m->peer, m->tag, m->shape.bytes);
+    if (SHC_UNLIKELY(begun_ticks != 0)) {
+        m->begun_ticks = begun_ticks;
+        shc_p2p_keep(p2p, m, SHC_OK);
+    }
     return true;
 }
 
