@@ -80,17 +80,6 @@ static void end_dead(struct shc_p2p *p2p, const struct shc_message *m, int rank)
     shc_p2p_break(p2p, SHC_ERR_PEER_DEAD, reason, &end);
 }
 
-/* Ends a message that cannot be completed; nothing else is affected. */
-static void end_alone(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
-                      const char *reason)
-{
-    char what[256], error[SHC_ERROR_TEXT_BYTES];
-    shc_p2p_text(p2p, m, what, sizeof what);
-    snprintf(error, sizeof error, "%s failed: %.700s", what, reason);
-    shc_p2p_withdraw(p2p, m);
-    shc_p2p_finish(p2p, m, status, error);
-}
-
 /* Looks for deaths before a departure is reported: a rank that has left may have learned of a death
  * by another group, and that death counts here, too. False: there is one, and it has ended the
  * message. */
@@ -126,7 +115,7 @@ static bool check_named(struct shc_p2p *p2p, struct shc_message *m, int rank,
     shc_member_left_text(p2p->env.seat, &end, how, sizeof how);
     snprintf(reason, sizeof reason, "%s %s%s", shc_seat_process_name(p2p->env.seat, rank).text, how,
              sent);
-    end_alone(p2p, m, SHC_ERR_PEER_LEFT, reason);
+    shc_p2p_finish_alone(p2p, m, SHC_ERR_PEER_LEFT, reason);
     return false;
 }
 
@@ -148,8 +137,8 @@ static bool check_any(struct shc_p2p *p2p, struct shc_message *m,
         return true;
     if (!check_deaths(p2p, m))
         return false;
-    end_alone(p2p, m, SHC_ERR_PEER_LEFT,
-              "all other ranks have left the group, and sent nothing that this takes");
+    shc_p2p_finish_alone(p2p, m, SHC_ERR_PEER_LEFT,
+                         "all other ranks have left the group, and sent nothing that this takes");
     return false;
 }
 
@@ -169,7 +158,7 @@ static void give_up(struct shc_p2p *p2p, struct shc_message *m, enum shc_status 
     char what[256], reason[SHC_REASON_BYTES];
     /* Nothing of the message has gone out, so the other ranks need not know. */
     if (m->state == SHC_MESSAGE_POSTED || m->state == SHC_MESSAGE_QUEUED) {
-        end_alone(p2p, m, status, why);
+        shc_p2p_finish_alone(p2p, m, status, why);
         return;
     }
     shc_p2p_text(p2p, m, what, sizeof what);

@@ -20,33 +20,29 @@ struct shc_rank_name shc_p2p_rank_name(const struct shc_p2p *p2p, int rank)
     return name;
 }
 
-static void peer_text(const struct shc_p2p *p2p, const struct shc_message *m, char *text,
-                      size_t capacity)
+/* "recv (float32[4])". The shape may be another process's. */
+static void shape_text(const struct shc_p2p *p2p, enum shc_op_kind kind,
+                       const struct shc_shape *shape, char *text, size_t capacity)
 {
-    if (m->kind == SHC_SEND)
-        snprintf(text, capacity, "to %s", shc_p2p_rank_name(p2p, m->peer).text);
-    else if (m->source < 0)
-        snprintf(text, capacity, "from any rank");
-    else
-        snprintf(text, capacity, "from %s", shc_p2p_rank_name(p2p, m->source).text);
+    const struct shc_call call = {
+        .kind = kind,
+        .dtype = shape->dtype,
+        .elem_bytes = shape->elem_bytes,
+        .dtype_tag = shape->dtype_tag,
+        .count = shape->bytes / (shape->elem_bytes ? shape->elem_bytes : 1),
+    };
+    shc_call_text(p2p->env.seat, &call, 0, text, capacity);
 }
 
 void shc_p2p_text(const struct shc_p2p *p2p, const struct shc_message *m, char *text,
                   size_t capacity)
 {
-    const struct shc_seat *seat = p2p->env.seat;
-    char call[128], peer[160], message[320];
-    struct shc_call shape = {
-        .kind = m->kind,
-        .dtype = m->shape.dtype,
-        .elem_bytes = m->shape.elem_bytes,
-        .dtype_tag = m->shape.dtype_tag,
-        .count = m->shape.bytes / m->shape.elem_bytes,
-    };
-    shc_call_text(seat, &shape, 0, call, sizeof call);
-    peer_text(p2p, m, peer, sizeof peer);
-    snprintf(message, sizeof message, "%s %s, tag %d", call, peer, (int)m->tag);
-    shc_seat_doing_text(seat, message, text, capacity);
+    const int rank = shc_message_rank(m);
+    char call[128], message[320];
+    shape_text(p2p, m->kind, &m->shape, call, sizeof call);
+    snprintf(message, sizeof message, "%s %s %s, tag %d", call, m->kind == SHC_SEND ? "to" : "from",
+             rank < 0 ? "any rank" : shc_p2p_rank_name(p2p, rank).text, (int)m->tag);
+    shc_seat_doing_text(p2p->env.seat, message, text, capacity);
 }
 
 /* ", which has sent messages that no recv here takes, with tags 3, 4": this is how a wrong tag
@@ -83,7 +79,7 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_message *m, char *t
         [SHC_MESSAGE_REFUSE_DUE] = "room for a word to",
         [SHC_MESSAGE_FILLING] = "the rest from",
     };
-    int peer = m->kind == SHC_SEND ? m->peer : m->source;
+    const int peer = shc_message_rank(m);
     char member[256] = "any rank", unexpected[160] = "";
     if (peer >= 0) {
         if (shc_p2p_is_remote(p2p, peer))
@@ -117,20 +113,6 @@ struct shc_message *shc_queue_find(const struct shc_queue *queue, uint32_t numbe
     return m;
 }
 
-static void remove_from(struct shc_queue *queue, struct shc_message *m)
-{
-    struct shc_message *before = NULL;
-    for (struct shc_message *at = queue->first; at != m; at = at->next)
-        before = at;
-    if (before)
-        before->next = m->next;
-    else
-        queue->first = m->next;
-    if (queue->last == m)
-        queue->last = before;
-    m->next = NULL;
-}
-
 int shc_p2p_queue_count(const struct shc_p2p *p2p)
 {
     return 3 * shc_p2p_rank_count(p2p) + 1;
@@ -162,7 +144,17 @@ static struct shc_queue *queue_of(struct shc_p2p *p2p, const struct shc_message 
 
 void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_message *m)
 {
-    remove_from(queue_of(p2p, m), m);
+    struct shc_queue *queue = queue_of(p2p, m);
+    struct shc_message *before = NULL;
+    for (struct shc_message *at = queue->first; at != m; at = at->next)
+        before = at;
+    if (before)
+        before->next = m->next;
+    else
+        queue->first = m->next;
+    if (queue->last == m)
+        queue->last = before;
+    m->next = NULL;
 }
 
 void shc_p2p_keep(const struct shc_p2p *p2p, const struct shc_message *m, enum shc_status status)
@@ -192,7 +184,7 @@ static void count_pending(const struct shc_p2p *p2p, struct shc_board_pending *p
         if (pending->since_ns != 0 && pending->since_ns <= m->lateness.begun_ns)
             continue;
         pending->kind = m->kind;
-        pending->peer = m->kind == SHC_SEND ? m->peer : m->source >= 0 ? m->source : m->peer;
+        pending->peer = shc_message_rank(m);
         if (shc_p2p_is_remote(p2p, pending->peer))
             pending->peer = -1;
         pending->tag = m->tag;
@@ -234,17 +226,21 @@ void shc_p2p_finish_ok(struct shc_p2p *p2p, struct shc_message *m)
     shc_p2p_finish(p2p, m, SHC_OK, "");
 }
 
+void shc_p2p_finish_alone(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
+                          const char *reason)
+{
+    char what[256], error[SHC_ERROR_TEXT_BYTES];
+    shc_p2p_text(p2p, m, what, sizeof what);
+    snprintf(error, sizeof error, "%s failed: %.700s", what, reason);
+    shc_p2p_withdraw(p2p, m);
+    shc_p2p_finish(p2p, m, status, error);
+}
+
 void shc_p2p_finish_queue(struct shc_p2p *p2p, struct shc_queue *queue, enum shc_status status,
                           const char *reason)
 {
-    while (queue->first) {
-        struct shc_message *m = queue->first;
-        char what[256], error[SHC_ERROR_TEXT_BYTES];
-        shc_p2p_text(p2p, m, what, sizeof what);
-        snprintf(error, sizeof error, "%s failed: %.700s", what, reason);
-        remove_from(queue, m);
-        shc_p2p_finish(p2p, m, status, error);
-    }
+    while (queue->first)
+        shc_p2p_finish_alone(p2p, queue->first, status, reason);
 }
 
 void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char *reason)
@@ -260,29 +256,16 @@ void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reas
     shc_p2p_finish_all(p2p, status, reason);
 }
 
-static void shape_text(const struct shc_seat *seat, enum shc_op_kind kind,
-                       const struct shc_shape *shape, char *text, size_t capacity)
-{
-    struct shc_call call = {.kind = kind,
-                            .dtype = shape->dtype,
-                            .elem_bytes = shape->elem_bytes,
-                            .dtype_tag = shape->dtype_tag};
-    call.count = shape->bytes / (shape->elem_bytes ? shape->elem_bytes : 1);
-    shc_call_text(seat, &call, 0, text, capacity);
-}
-
 void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
                            const struct shc_shape *theirs)
 {
     char what[256], other[128], error[SHC_ERROR_TEXT_BYTES];
-    const bool sends = m->kind == SHC_SEND;
-    const int rank = sends ? m->peer : m->source;
-    const enum shc_op_kind side = sends ? SHC_RECV : SHC_SEND;
+    const enum shc_op_kind side = m->kind == SHC_SEND ? SHC_RECV : SHC_SEND;
     shc_p2p_text(p2p, m, what, sizeof what);
-    shape_text(p2p->env.seat, side, theirs, other, sizeof other);
+    shape_text(p2p, side, theirs, other, sizeof other);
     snprintf(error, sizeof error,
              "%s failed: the %s of %s that matches it is of another "
              "type or size: %s; the message is dropped",
-             what, shc_op_kind_name(side), shc_p2p_rank_name(p2p, rank).text, other);
+             what, shc_op_kind_name(side), shc_p2p_rank_name(p2p, shc_message_rank(m)).text, other);
     shc_p2p_finish(p2p, m, SHC_ERR_MISMATCH, error);
 }

@@ -93,12 +93,13 @@ void shc_p2p_finish_ok(struct shc_p2p *p2p, struct shc_message *m);
 void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
                            const struct shc_shape *theirs);
 
-/* Ends every pending message; each error text is the message's name and then the reason. */
-void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char *reason);
-
-/* The same for one queue. */
+/* Withdraws and ends a message that cannot go on, or all of a queue, or all that are pending here.
+ * Nothing else is affected. The error text is the message's name and then the reason. */
+void shc_p2p_finish_alone(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
+                          const char *reason);
 void shc_p2p_finish_queue(struct shc_p2p *p2p, struct shc_queue *queue, enum shc_status status,
                           const char *reason);
+void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char *reason);
 
 /* Fails the group, and with it all messages that are pending here. `end`: whose end is the reason, or NULL. */
 void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason,
