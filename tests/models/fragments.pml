@@ -3,7 +3,7 @@
  * A message in a long hand-off buffer that is read while it is stored: the receive that takes it has all
  * of it, its sender never waits in the middle, and only the rank that holds the buffer stores to it.
  *
- * Mirrors post_by_long() in src/shm/p2p/send.c, take_unasked() and take_more() in receive.c, and
+ * Mirrors post_by_long() in src/shm/p2p/send.c, take_message() and take_more() in receive.c, and
  * shc_unexpected_keep() and shc_unexpected_add() in match.c; docs/internals/protocol/messages.md, P2P-12,
  * P2P-24, P2P-25, P2P-27, P2P-35, P2P-36 and P2P-60. One sender has three messages of three pieces, one
  * long hand-off buffer and a few lines. A message goes in fragments in that buffer, or through the pool, a

@@ -4,7 +4,7 @@
  * waits for ever, and no more is put aside than is allowed.
  *
  * Mirrors the pool and the credit of src/shm/proto/pair.c, send_by_pool(), stream() and shc_p2p_answer()
- * in src/shm/p2p/send.c, take_unasked() and take_more() in receive.c, and shc_unexpected_keep() and
+ * in src/shm/p2p/send.c, take_message() and take_more() in receive.c, and shc_unexpected_keep() and
  * shc_unexpected_add() in match.c; docs/internals/protocol/messages.md, P2P-16, P2P-17, P2P-19, P2P-20,
  * P2P-23 to P2P-28 and P2P-44. One sender has three messages of one to three buffers. One receiver asks for
  * them in any order, at any time, two of them perhaps by receives of another type. There are two buffers,

@@ -256,13 +256,12 @@ void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reas
     shc_p2p_finish_all(p2p, status, reason);
 }
 
-void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
-                           const struct shc_shape *theirs)
+void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m)
 {
     char what[256], other[128], error[SHC_ERROR_TEXT_BYTES];
     const enum shc_op_kind side = m->kind == SHC_SEND ? SHC_RECV : SHC_SEND;
     shc_p2p_text(p2p, m, what, sizeof what);
-    shape_text(p2p, side, theirs, other, sizeof other);
+    shape_text(p2p, side, &m->other, other, sizeof other);
     snprintf(error, sizeof error,
              "%s failed: the %s of %s that matches it is of another "
              "type or size: %s; the message is dropped",

@@ -89,9 +89,8 @@ void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status 
 
 void shc_p2p_finish_ok(struct shc_p2p *p2p, struct shc_message *m);
 
-/* Ends a withdrawn message that met a message or a receive of this other type or size. */
-void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m,
-                           const struct shc_shape *theirs);
+/* Ends a withdrawn message whose other side has another shape. */
+void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m);
 
 /* Withdraws and ends a message that cannot go on, or all of a queue, or all that are pending here.
  * Nothing else is affected. The error text is the message's name and then the reason. */
@@ -155,6 +154,11 @@ SHC_INLINE struct shc_line_head shc_line_copy_head(const struct shc_line_shm *li
 bool shc_line_is_sound(const struct shc_p2p *p2p, int peer, struct shc_place found,
                        const struct shc_line_head *line);
 
+/* The withdrawn receive takes that header; it is `incoming` if bytes are still to come. Returns: has
+ * the message the receive's type and size? */
+bool shc_p2p_meet(struct shc_p2p *p2p, struct shc_message *m, int peer,
+                  const struct shc_line_head *line);
+
 /* Copies the piece on with the copy mode that the sender used, unless the message is too long for
  * the caches. */
 void shc_p2p_write_piece(const struct shc_p2p *p2p, struct shc_message *m,
@@ -168,12 +172,6 @@ SHC_INLINE struct shc_shape shc_line_shape(const struct shc_line_head *line)
         .dtype_tag = line->dtype_tag,
         .bytes = line->bytes,
     };
-}
-
-SHC_INLINE bool shc_shape_equals(const struct shc_shape *a, const struct shc_shape *b)
-{
-    return a->dtype == b->dtype && a->elem_bytes == b->elem_bytes && a->dtype_tag == b->dtype_tag &&
-           a->bytes == b->bytes;
 }
 
 /* ---- match.c ---- */

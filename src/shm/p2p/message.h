@@ -45,7 +45,7 @@ struct shc_message {
     uint32_t number; /* its number in the pair, once announced or matched; wraps */
     struct shc_buf buf;
     struct shc_shape shape;
-    struct shc_shape other; /* REFUSE_DUE: the shape that the sender has */
+    struct shc_shape other; /* the other side's, once that is known */
     size_t moved;           /* bytes that have left this rank, or have come */
     bool unasked;           /* its rest follows the header without CTS */
     struct shc_place place; /* of a receive: where its first bytes were */

@@ -60,15 +60,27 @@ void shc_p2p_write_piece(const struct shc_p2p *p2p, struct shc_message *m,
     m->moved += bytes;
 }
 
-/* A receive takes the header of a message that comes unasked: the rest comes to that receive, or is
- * dropped as it comes (P2P-27). `first`: where its first bytes came. */
-static void take_unasked(struct shc_p2p *p2p, struct shc_message *m, int peer,
-                         const struct shc_line_head *line, struct shc_place first, bool fits)
+static bool shape_equals(const struct shc_shape *a, const struct shc_shape *b)
 {
-    struct shc_coming *coming = &p2p->peers[peer].coming;
-    *coming = (struct shc_coming){.comes = !fits, .line = *line};
-    coming->line.place = first;
-    m->place = first;
+    return a->dtype == b->dtype && a->elem_bytes == b->elem_bytes && a->dtype_tag == b->dtype_tag &&
+           a->bytes == b->bytes;
+}
+
+bool shc_p2p_meet(struct shc_p2p *p2p, struct shc_message *m, int peer,
+                  const struct shc_line_head *line)
+{
+    m->source = peer;
+    m->number = line->message;
+    m->unasked = shc_line_is_unasked(line);
+    m->moved = 0;
+    m->other = shc_line_shape(line);
+    const bool fits = shape_equals(&m->other, &m->shape);
+    if (line->kind == SHC_FRAME_EAGER)
+        return fits;
+    const enum shc_message_state next = m->unasked ? SHC_MESSAGE_FILLING : SHC_MESSAGE_GRANT_DUE;
+    m->state = fits ? next : SHC_MESSAGE_REFUSE_DUE;
+    shc_queue_append(&p2p->peers[peer].incoming, m);
+    return fits;
 }
 
 /* Gives the withdrawn receive this header, and the bytes that came with it. `first`: where the first
@@ -77,22 +89,14 @@ static void take_message(struct shc_p2p *p2p, struct shc_message *m, int peer,
                          const struct shc_line_head *line, struct shc_place first,
                          const char *piece)
 {
-    const struct shc_shape theirs = shc_line_shape(line);
+    struct shc_coming *coming = &p2p->peers[peer].coming;
     const bool whole = line->kind == SHC_FRAME_EAGER, unasked = shc_line_is_unasked(line);
-    const bool fits = shc_shape_equals(&theirs, &m->shape);
-    m->source = peer;
-    m->number = line->message;
-    m->unasked = unasked;
-    m->moved = 0;
-    if (unasked)
-        take_unasked(p2p, m, peer, line, first, fits);
-    if (!whole) {
-        const enum shc_message_state wanted = unasked ? SHC_MESSAGE_FILLING : SHC_MESSAGE_GRANT_DUE;
-        m->state = fits ? wanted : SHC_MESSAGE_REFUSE_DUE;
-        m->other = theirs;
-        shc_queue_append(&p2p->peers[peer].incoming, m);
-        if (!unasked)
-            shc_p2p_answer(p2p, peer); /* P2P-57: the sender goes on during the copy */
+    const bool fits = shc_p2p_meet(p2p, m, peer, line);
+    if (unasked) { /* P2P-27: the rest comes to this receive, or is dropped as it comes */
+        *coming = (struct shc_coming){.comes = !fits, .line = *line};
+        coming->line.place = m->place = first;
+    } else if (!whole) {
+        shc_p2p_answer(p2p, peer); /* P2P-57: the sender goes on during the copy */
     }
     /* A receive of another type or size may have ended above. */
     if (fits)
@@ -104,7 +108,7 @@ static void take_message(struct shc_p2p *p2p, struct shc_message *m, int peer,
     if (fits)
         shc_p2p_finish(p2p, m, SHC_OK, "");
     else
-        shc_p2p_finish_misfit(p2p, m, &theirs);
+        shc_p2p_finish_misfit(p2p, m);
 }
 
 static bool take_header(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
@@ -164,9 +168,9 @@ static bool take_answer(struct shc_p2p *p2p, int peer, const struct shc_line_hea
         m->state = SHC_MESSAGE_STREAMING;
         return true;
     }
-    const struct shc_shape theirs = shc_line_shape(line);
+    m->other = shc_line_shape(line);
     shc_p2p_withdraw(p2p, m);
-    shc_p2p_finish_misfit(p2p, m, &theirs);
+    shc_p2p_finish_misfit(p2p, m);
     return true;
 }
 

@@ -32,23 +32,15 @@ static struct shc_remote_peer *counts_of(struct shc_p2p *p2p, int rank)
 void shc_remote_give(struct shc_p2p *p2p, struct shc_message *m, int rank,
                      const struct shc_line_head *line, const char *bytes)
 {
-    const struct shc_shape theirs = shc_line_shape(line);
-    const bool fits = shc_shape_equals(&theirs, &m->shape);
-    m->source = rank;
-    m->number = line->message;
-    m->unasked = false;
-    m->moved = 0;
+    const bool fits = shc_p2p_meet(p2p, m, rank, line);
     if (line->kind != SHC_FRAME_EAGER) {
-        m->state = fits ? SHC_MESSAGE_GRANT_DUE : SHC_MESSAGE_REFUSE_DUE;
-        m->other = theirs;
-        shc_queue_append(&p2p->peers[rank].incoming, m);
         shc_remote_stir(p2p, rank);
         return;
     }
     if (++counts_of(p2p, rank)->taken - counts_of(p2p, rank)->told >= CREDIT_STEP)
         shc_remote_stir(p2p, rank);
     if (!fits) {
-        shc_p2p_finish_misfit(p2p, m, &theirs);
+        shc_p2p_finish_misfit(p2p, m);
         return;
     }
     if (m->shape.bytes > 0)
@@ -127,7 +119,7 @@ static bool next_answer(struct shc_p2p *p2p, int rank, struct shc_remote_frame *
         return true;
     }
     shc_p2p_withdraw(p2p, m);
-    shc_p2p_finish_misfit(p2p, m, &m->other);
+    shc_p2p_finish_misfit(p2p, m);
     return true;
 }
 
@@ -246,9 +238,9 @@ static bool take_answer(struct shc_p2p *p2p, int rank, const struct shc_remote_f
         return true;
     }
     const struct shc_line_head line = line_of(frame);
-    const struct shc_shape theirs = shc_line_shape(&line);
+    m->other = shc_line_shape(&line);
     shc_p2p_withdraw(p2p, m);
-    shc_p2p_finish_misfit(p2p, m, &theirs);
+    shc_p2p_finish_misfit(p2p, m);
     return true;
 }
 

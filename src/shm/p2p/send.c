@@ -500,7 +500,7 @@ bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
             m->state = SHC_MESSAGE_FILLING;
         } else {
             shc_p2p_withdraw(p2p, m);
-            shc_p2p_finish_misfit(p2p, m, &m->other);
+            shc_p2p_finish_misfit(p2p, m);
         }
     }
     return true;
