@@ -312,7 +312,7 @@ TEST(UndamagedRests, AreKept)
                 receive_line(rank, SHC_OK, 7);
                 EXPECT_FALSE(rank.comm->p2p.peers[0].coming.comes);
                 ASSERT_NE(rank.comm->p2p.peers[0].unexpected, nullptr);
-                const uint8_t *piece = rank.comm->p2p.peers[0].unexpected->aside;
+                const uint8_t *piece = rank.comm->p2p.peers[0].unexpected->data;
                 EXPECT_TRUE(std::all_of(piece, piece + 2 * kBytes, [](int b) { return b == 7; }));
             }
             shc_op op = op_of(SHC_BARRIER);

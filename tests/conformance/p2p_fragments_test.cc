@@ -154,7 +154,7 @@ TEST(Fragments, StayInTheirBufferWithoutAReceive)
                 pass(comms[1]);
                 const shc_unexpected *kept = comms[1]->p2p.peers[0].unexpected;
                 ASSERT_NE(kept, nullptr);
-                EXPECT_EQ(kept->aside, nullptr) << "no copy of it";
+                EXPECT_FALSE(kept->aside) << "no copy of it";
                 EXPECT_EQ(kept->line.piece, 3 * kPiece);
                 if (early) {
                     in.start(comms[1]);

@@ -179,22 +179,15 @@ SHC_INLINE struct shc_shape shc_line_shape(const struct shc_line_head *line)
 /* P2P-42: the receive that was posted first among those that take such a header; or NULL. */
 struct shc_message *shc_match_header(struct shc_p2p *p2p, int peer, int32_t tag);
 
-/* P2P-43: keeps the header that no receive takes, with its bytes (`data` has those of the line).
- * False: no memory, so it must stay in its line. */
+/* P2P-43: keeps the header that no receive takes, with its bytes. `data`: those of the line, or all of
+ * a remote rank's. False: no memory, so it must stay in its line. */
 bool shc_unexpected_keep(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
-                         const uint8_t *data);
-
-/* The same for a header of a remote rank, with the bytes of an eager message. */
-bool shc_unexpected_keep_remote(struct shc_p2p *p2p, int rank, const struct shc_line_head *line,
-                                const char *bytes);
+                         const void *data);
 
 /* Removes and returns the unexpected message that the receive takes: the oldest with its tag from
- * its peer, or from any. NULL: there is none. The caller frees it. */
+ * its peer, or from any. NULL: there is none. The caller frees it by free(). */
 struct shc_unexpected *shc_unexpected_take(struct shc_p2p *p2p, const struct shc_message *m,
                                            int *from);
-
-/* Frees it, with its bytes that were put aside. NULL is fine. */
-void shc_unexpected_free(struct shc_unexpected *message);
 
 /* Adds the next bytes of the message that comes unasked, or drops them. False: they belong to no
  * such message. */

@@ -7,7 +7,6 @@
 #include "shm/p2p/internal.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- posted receives ---- */
 
@@ -30,30 +29,6 @@ struct shc_message *shc_match_header(struct shc_p2p *p2p, int peer, int32_t tag)
 
 /* ---- unexpected messages ---- */
 
-/* P2P-19: pool buffers are read in the order of the lines, so a message in the pool is copied to
- * memory of this rank, with room for the bytes that will follow unasked. A short message in a
- * hand-off buffer lies in the buffer's line, of which the record has a copy. So that buffer is
- * this rank's to fill again. False: no memory. */
-static bool put_aside(struct shc_p2p *p2p, int peer, struct shc_unexpected *message)
-{
-    struct shc_line_head *line = &message->line;
-    if (shc_hand_off_spares(line->place, line->piece)) {
-        shc_place_return(&p2p->pairs, peer, line->place);
-        line->place.memory = SHC_IN_LINE;
-    }
-    if (line->place.memory != SHC_IN_POOL)
-        return true;
-    message->aside = malloc(line->bytes > 0 ? line->bytes : 1);
-    if (!message->aside)
-        return false;
-    shc_copy(message->aside, shc_p2p_piece(p2p, peer, line, NULL), line->piece);
-    shc_place_return(&p2p->pairs, peer, line->place);
-    line->place.memory = SHC_IN_LINE;
-    if (line->bytes > SHC_WHOLE_BYTES)
-        shc_pair_tell_aside(&p2p->pairs, peer);
-    return true;
-}
-
 static void append(struct shc_p2p *p2p, struct shc_p2p_peer *from, struct shc_unexpected *message)
 {
     message->arrival = p2p->arrivals++;
@@ -64,49 +39,34 @@ static void append(struct shc_p2p *p2p, struct shc_p2p_peer *from, struct shc_un
     from->last_unexpected = message;
 }
 
+/* P2P-19: pool buffers are read in the order of the lines, so bytes there are copied to memory of
+ * this rank, with room for those that will follow unasked. A short message in a hand-off buffer lies
+ * in the buffer's line, and is copied with it: so that buffer is this rank's to fill again. */
 bool shc_unexpected_keep(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
-                         const uint8_t *data)
+                         const void *data)
 {
     struct shc_p2p_peer *from = &p2p->peers[peer];
-    struct shc_unexpected *message = malloc(sizeof *message);
+    const bool pooled = line->place.memory == SHC_IN_POOL;
+    const bool returns = pooled || shc_hand_off_spares(line->place, line->piece);
+    const bool copies = returns || line->place.memory == SHC_IN_LINE;
+    const size_t room = pooled ? line->bytes : copies ? line->piece : 0;
+    struct shc_unexpected *message = malloc(sizeof *message + room);
     if (!message)
         return false;
-    message->next = NULL;
-    message->aside = NULL;
-    message->line = *line;
-    memcpy(message->data, data, sizeof message->data);
-    if (!put_aside(p2p, peer, message)) {
-        shc_unexpected_free(message);
-        return false;
+    *message = (struct shc_unexpected){.line = *line, .aside = pooled};
+    message->data = (uint8_t *)(message + 1);
+    if (copies)
+        shc_copy(message->data, shc_p2p_piece(p2p, peer, line, data), line->piece);
+    if (returns) {
+        shc_place_return(&p2p->pairs, peer, line->place);
+        message->line.place.memory = SHC_IN_LINE;
     }
+    if (pooled && line->bytes > SHC_WHOLE_BYTES)
+        shc_pair_tell_aside(&p2p->pairs, peer);
     if (shc_line_is_unasked(line))
         from->coming = (struct shc_coming){.comes = true, .line = *line, .kept = message};
     append(p2p, from, message);
     return true;
-}
-
-bool shc_unexpected_keep_remote(struct shc_p2p *p2p, int rank, const struct shc_line_head *line,
-                                const char *bytes)
-{
-    struct shc_unexpected *message = calloc(1, sizeof *message);
-    uint8_t *aside = message && line->piece > 0 ? malloc(line->piece) : NULL;
-    if (!message || (line->piece > 0 && !aside)) {
-        free(message);
-        return false;
-    }
-    message->line = *line;
-    message->aside = aside;
-    if (aside)
-        memcpy(aside, bytes, line->piece);
-    append(p2p, &p2p->peers[rank], message);
-    return true;
-}
-
-void shc_unexpected_free(struct shc_unexpected *message)
-{
-    if (message)
-        free(message->aside);
-    free(message);
 }
 
 struct shc_unexpected *shc_unexpected_take(struct shc_p2p *p2p, const struct shc_message *m,
@@ -148,7 +108,7 @@ bool shc_unexpected_add(struct shc_p2p *p2p, int peer, const struct shc_line_hea
     struct shc_unexpected *kept = coming->kept;
     const bool in_pool = more->place.memory == SHC_IN_POOL;
     if (kept && in_pool)
-        shc_copy(kept->aside + line->piece, shc_p2p_piece(p2p, peer, more, NULL), more->piece);
+        shc_copy(kept->data + line->piece, shc_p2p_piece(p2p, peer, more, NULL), more->piece);
     line->piece += more->piece;
     const bool whole = line->piece == line->bytes;
     if (in_pool || (whole && !kept)) /* a long hand-off buffer stays with what it brought */

@@ -64,10 +64,10 @@ struct shc_queue {
 /* P2P-43: an unexpected message: a header that no receive has taken yet. */
 struct shc_unexpected {
     struct shc_unexpected *next;
-    uint64_t arrival;                  /* its place in the order of those of all peers */
-    struct shc_line_head line;         /* piece: the bytes that are here by now */
-    uint8_t data[SHC_LINE_DATA_BYTES]; /* the bytes that came in the line */
-    uint8_t *aside; /* P2P-19: those that came in the pool, with room for what follows; or NULL */
+    uint64_t arrival;          /* its place in the order of those of all peers */
+    struct shc_line_head line; /* piece: the bytes that are here by now */
+    bool aside;                /* P2P-19: it came in the pool */
+    uint8_t *data; /* after this struct: its bytes, unless a buffer of the peer has them */
 };
 
 /* P2P-25: a message of a peer whose rest follows unasked, and that no receive fills itself with.

@@ -189,7 +189,7 @@ void shc_p2p_fini(struct shc_p2p *p2p)
         struct shc_unexpected *message = p2p->peers[peer].unexpected, *next;
         for (; message; message = next) {
             next = message->next;
-            shc_unexpected_free(message);
+            free(message);
         }
     }
     shc_pairs_fini(&p2p->pairs);

@@ -7,6 +7,7 @@
 #include "shm/p2p/internal.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 /* ---- checking a line ---- */
 
@@ -136,17 +137,14 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_message *m)
         return;
     }
     const struct shc_line_head *line = &kept->line;
-    if (shc_p2p_is_remote(p2p, from)) {
-        shc_remote_give(p2p, m, from, line, (const char *)kept->aside);
-        shc_unexpected_free(kept);
-        return;
-    }
     if (kept->aside)
         shc_credit_return(&p2p->pairs, from, line->bytes);
-    take_message(p2p, m, from, line, p2p->peers[from].coming.line.place,
-                 kept->aside ? (const char *)kept->aside
-                             : shc_p2p_piece(p2p, from, line, kept->data));
-    shc_unexpected_free(kept);
+    if (shc_p2p_is_remote(p2p, from))
+        shc_remote_give(p2p, m, from, line, (const char *)kept->data);
+    else
+        take_message(p2p, m, from, line, p2p->peers[from].coming.line.place,
+                     shc_p2p_piece(p2p, from, line, kept->data));
+    free(kept);
 }
 
 /* ---- the other frames ---- */

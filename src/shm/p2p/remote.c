@@ -219,7 +219,7 @@ static enum shc_status take_header(struct shc_p2p *p2p, int rank,
     const struct shc_line_head line = line_of(frame);
     struct shc_message *m = shc_match_header(p2p, rank, frame->tag);
     if (!m)
-        return shc_unexpected_keep_remote(p2p, rank, &line, payload) ? SHC_OK : SHC_ERR_NOMEM;
+        return shc_unexpected_keep(p2p, rank, &line, payload) ? SHC_OK : SHC_ERR_NOMEM;
     shc_p2p_withdraw(p2p, m);
     shc_remote_give(p2p, m, rank, &line, payload);
     return SHC_OK;
