@@ -7,6 +7,9 @@
 #include "shm/p2p/internal.h"
 #include "shm/proto/member.h"
 
+#include <stddef.h>
+#include <string.h>
+
 /* ---- the kept message ---- */
 
 /* Counts a call that moves a message at once and got the lock without a bias. Gives its thread the
@@ -17,6 +20,24 @@ static SHC_NOINLINE void count_call(struct shc_p2p *p2p)
     const uint64_t me = shc_thread_number();
     if (SHC_UNLIKELY(shc_bias_count(bias, me)) && shc_bias_is_possible())
         shc_bias_give(bias, me);
+}
+
+/* The kept message made ready for the operation, if that differs only in its peer, its tag and the
+ * address of its one contiguous tensor; NULL if not. */
+SHC_INLINE struct shc_message *repeat(struct shc_kept_message *kept, int world_size,
+                                      const struct shc_op *op)
+{
+    const struct shc_tensors *tensors = op->kind == SHC_SEND ? &op->input : &op->output;
+    struct shc_message *message = &kept->message;
+    if (!kept->valid || memcmp(&kept->op, op, offsetof(struct shc_op, redop)) != 0 ||
+        (unsigned)op->peer >= (unsigned)world_size || tensors->count != 1 ||
+        !shc_buf_repeat(&message->buf, tensors))
+        return NULL;
+    message->peer = op->peer;
+    message->tag = op->tag;
+    message->moved = 0;
+    message->unasked = false;
+    return message;
 }
 
 /* The message is not like the kept one. Drops the lock, and holds it again if it succeeds. */
@@ -43,7 +64,7 @@ SHC_NODISCARD static inline enum shc_status lock_message(struct shc_p2p *p2p,
     shc_p2p_lock(p2p);
     if (!p2p->lock.by_bias)
         count_call(p2p);
-    *message = shc_message_repeat(kept, p2p->pairs.seat->world_size, op);
+    *message = repeat(kept, p2p->pairs.seat->world_size, op);
     return SHC_LIKELY(*message) ? SHC_OK : prepare_other(p2p, kept, op, message);
 }
 
@@ -66,12 +87,15 @@ SHC_NODISCARD static inline enum shc_status lock_message(struct shc_p2p *p2p,
 #define TIMED_ANSWERS 256
 #define DISTANT_NS    150
 
-/* Is the line a whole message, and one that the receive matches? */
-static inline bool is_wanted(const struct shc_line_head *line, const struct shc_message *m)
+/* Is the line a whole message, and one that the receive matches? Each field is read once, and equals
+ * what this rank knows by itself. */
+SHC_INLINE bool is_wanted(const struct shc_line_head *line, const struct shc_message *m)
 {
-    return line->kind == SHC_FRAME_EAGER && line->tag == m->tag &&
-           line->dtype == (uint8_t)m->shape.dtype && line->elem_bytes == m->shape.elem_bytes &&
-           line->dtype_tag == m->shape.dtype_tag && line->bytes == m->shape.bytes;
+    return SHC_READ_ONCE(line->kind) == SHC_FRAME_EAGER && SHC_READ_ONCE(line->tag) == m->tag &&
+           SHC_READ_ONCE(line->dtype) == (uint8_t)m->shape.dtype &&
+           SHC_READ_ONCE(line->elem_bytes) == m->shape.elem_bytes &&
+           SHC_READ_ONCE(line->dtype_tag) == m->shape.dtype_tag &&
+           SHC_READ_ONCE(line->bytes) == m->shape.bytes;
 }
 
 /* Does no other receive and no unexpected message come before this receive? */
@@ -82,21 +106,14 @@ static inline bool is_first(const struct shc_p2p *p2p, int peer)
            !from->unexpected && !p2p->posted_any.first;
 }
 
-/* Is the line the whole message that the receive wants, with its bytes in the line or in the
- * hand-off buffer whose line it is? Each field is read once, and equals what this rank knows by
- * itself. */
+/* Is it wanted, with its bytes in the line or in the hand-off buffer whose line it is? */
 static inline bool is_plain(const struct shc_p2p *p2p, struct shc_pair_found found,
                             const struct shc_message *m)
 {
     const size_t room = found.place.memory == SHC_IN_LINE ? SHC_LINE_DATA_BYTES
                                                           : p2p->env.seat->mail.hand_off_bytes;
     const struct shc_line_head *line = &found.line->head;
-    return SHC_READ_ONCE(line->kind) == SHC_FRAME_EAGER && SHC_READ_ONCE(line->tag) == m->tag &&
-           SHC_READ_ONCE(line->dtype) == (uint8_t)m->shape.dtype &&
-           SHC_READ_ONCE(line->elem_bytes) == m->shape.elem_bytes &&
-           SHC_READ_ONCE(line->dtype_tag) == m->shape.dtype_tag &&
-           SHC_READ_ONCE(line->bytes) == m->shape.bytes &&
-           SHC_READ_ONCE(line->place.memory) == found.place.memory &&
+    return is_wanted(line, m) && SHC_READ_ONCE(line->place.memory) == found.place.memory &&
            SHC_READ_ONCE(line->place.index) == found.place.index &&
            SHC_READ_ONCE(line->piece) == m->shape.bytes && m->shape.bytes <= room;
 }

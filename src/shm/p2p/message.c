@@ -4,6 +4,8 @@
 #include "shm/kernel/alias.h"
 #include "shm/p2p/p2p.h"
 
+#include <string.h>
+
 enum shc_status shc_message_prepare(struct shc_message *message, const struct shc_p2p_env *env,
                                     const struct shc_op *op)
 {

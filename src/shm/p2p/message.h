@@ -11,9 +11,6 @@
 #include "shm/proto/layout.h"
 #include "shm/shmcoll.h"
 
-#include <stddef.h>
-#include <string.h>
-
 enum shc_message_state {
     SHC_MESSAGE_NONE = 0,
     SHC_MESSAGE_QUEUED, /* of a send */
@@ -77,25 +74,6 @@ struct shc_kept_message {
     struct shc_op op; /* without its tensors; `message` keeps their bytes' number */
     bool valid;
 };
-
-/* The kept message made ready for the operation, if that differs only in its peer, its tag and the
- * address of its one contiguous tensor; NULL if not. A few instructions. The fields of the clock
- * stay as they are. */
-SHC_INLINE struct shc_message *shc_message_repeat(struct shc_kept_message *kept, int world_size,
-                                                  const struct shc_op *op)
-{
-    const struct shc_tensors *tensors = op->kind == SHC_SEND ? &op->input : &op->output;
-    struct shc_message *message = &kept->message;
-    if (!kept->valid || memcmp(&kept->op, op, offsetof(struct shc_op, redop)) != 0 ||
-        (unsigned)op->peer >= (unsigned)world_size || tensors->count != 1 ||
-        !shc_buf_repeat(&message->buf, tensors))
-        return NULL;
-    message->peer = op->peer;
-    message->tag = op->tag;
-    message->moved = 0;
-    message->unasked = false;
-    return message;
-}
 
 /* Has it ended? Its owner was told the result under the lock of messages. */
 SHC_INLINE bool shc_message_is_over(const struct shc_message *message)
