@@ -14,7 +14,6 @@
 #include "shm/proto/member.h"
 
 #include <stdio.h>
-#include <string.h>
 
 #define ASK_NS (50 * SHC_NS_PER_MS)
 

@@ -43,8 +43,9 @@ struct waiting {
 
 /* WAIT-17. The parked thread wakes up in time for every message of this rank, because its passes
  * move all of them. */
-static void set_parked(const struct waiting *waiting, bool parked)
+static void park(void *arg, bool parked)
 {
+    const struct waiting *waiting = arg;
     struct shc_p2p *p2p = waiting->p2p;
     shc_p2p_lock(p2p);
     if (waiting->m)
@@ -56,16 +57,6 @@ static void set_parked(const struct waiting *waiting, bool parked)
         p2p->look_at = shc_p2p_is_remote(p2p, waiting->rank) ? -1 : waiting->rank;
     }
     shc_p2p_unlock(p2p);
-}
-
-static void park(void *arg)
-{
-    set_parked(arg, true);
-}
-
-static void unpark(void *arg)
-{
-    set_parked(arg, false);
 }
 
 static uint64_t due_ns(void *arg)
@@ -87,7 +78,7 @@ static void slept(void *arg, uint64_t asked_ns, bool signalled)
         shc_progress_thread_call(waiting->p2p); /* P2P-51: it may be held up from now on */
 }
 
-static const struct shc_parker parker = {park, unpark, due_ns, slept};
+static const struct shc_parker parker = {park, due_ns, slept};
 
 /* ---- the progress thread ---- */
 

@@ -246,10 +246,10 @@ static enum shc_status check_slowly(struct shc_wait *wait, const struct shc_targ
     if (!wait->interruptible || !seat->interrupted)
         return SHC_OK;
     if (quiet && target->parker)
-        target->parker->unpark(target->arg);
+        target->parker->park(target->arg, false);
     const bool interrupted = seat->interrupted(seat->interrupted_ctx);
     if (quiet && target->parker)
-        target->parker->park(target->arg);
+        target->parker->park(target->arg, true);
     return interrupted ? shc_wait_give_up(wait, SHC_ERR_INTERRUPTED, "interrupted by a signal")
                        : SHC_OK;
 }
@@ -381,10 +381,10 @@ static enum shc_status sleep_until(struct shc_wait *wait, const struct shc_targe
             shc_park_begin(&park, wait->seat, target->bell);
         const struct shc_parker *parker = park.quiet ? target->parker : NULL;
         if (parker)
-            parker->park(target->arg);
+            parker->park(target->arg, true);
         st = sleep_once(wait, target, &park, moves, shown, ready);
         if (parker)
-            parker->unpark(target->arg);
+            parker->park(target->arg, false);
     } while (st == SHC_OK && !*ready && moves_of(target) == moves);
     return st;
 }

@@ -59,8 +59,9 @@ SHC_INLINE void shc_wait_init(struct shc_wait *wait, struct shc_seat *seat, uint
 
 /* How a wait for messages sleeps without slices (WAIT-17). Its ready() looks at members and deadlines itself. */
 struct shc_parker {
-    void (*park)(void *arg);       /* before the last looks: the next ready() looks at everything */
-    void (*unpark)(void *arg);     /* after the sleep, and while the interrupt callback is asked */
+    /* True: before the last looks, so that the next ready() looks at everything. False: after the sleep, and while
+     * the interrupt callback is asked. */
+    void (*park)(void *arg, bool parked);
     uint64_t (*due_ns)(void *arg); /* when the sleep must end */
     /* It slept for at most that long (0: a slice), and perhaps a signal came: the interrupt callback may take long. */
     void (*slept)(void *arg, uint64_t asked_ns, bool signalled);
