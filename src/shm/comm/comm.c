@@ -30,7 +30,7 @@ static bool attend(struct shc_seat *seat)
 {
     struct shc_comm *comm =
         (struct shc_comm *)(void *)((char *)seat - offsetof(struct shc_comm, seat));
-    return shc_p2p_is_unattended(&comm->p2p) && shc_p2p_attend(&comm->p2p);
+    return shc_p2p_attend(&comm->p2p);
 }
 
 static enum shc_status check_members(const struct shc_comm_config *config)
@@ -353,8 +353,7 @@ static bool take_runner(struct shc_engine *engine, struct shc_inside *inside, ui
 
 static void finish_unattended(struct shc_comm *comm, uint64_t until_ns)
 {
-    if (shc_p2p_is_unattended(&comm->p2p))
-        (void)shc_p2p_attend(&comm->p2p);
+    (void)shc_p2p_attend(&comm->p2p);
     if (!shc_engine_is_unattended(comm))
         return;
     /* relaxed: a thread that sees it late looks again a slice later. */

@@ -393,8 +393,7 @@ static void look_after(struct shc_request *request)
     struct shc_comm *comm = request->comm;
     if (!shc_process_is(&comm->mark))
         return;
-    if (shc_p2p_is_unattended(&comm->p2p))
-        (void)shc_p2p_attend(&comm->p2p);
+    (void)shc_p2p_attend(&comm->p2p);
     if (shc_is_message(request->op.kind))
         return;
     shc_engine_make_urgent(&comm->engine);

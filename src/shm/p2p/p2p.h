@@ -175,15 +175,8 @@ void shc_p2p_cancel(struct shc_p2p *p2p, struct shc_message *m, bool for_good);
 SHC_NODISCARD enum shc_status shc_p2p_wait(struct shc_p2p *p2p, struct shc_message *m,
                                            uint64_t timeout_ns);
 
-/* P2P-47: could the progress thread not be made? */
-SHC_INLINE bool shc_p2p_is_unattended(const struct shc_p2p *p2p)
-{
-    /* relaxed: a hint; it is looked at again under the lock. */
-    return SHC_UNLIKELY(shc_a32_load_relaxed(&p2p->unattended) != 0);
-}
-
-/* Makes a pass in the calling thread, in the place of a progress thread that could not be made. True:
- * something is still pending. */
+/* P2P-47: makes a pass in the calling thread, if the progress thread could not be made. True: that is
+ * so, and something is still pending. */
 bool shc_p2p_attend(struct shc_p2p *p2p);
 
 /* P2P-61: ends what is pending with SHC_ERR_CLOSED, and publishes nothing from then on. False: the

@@ -197,7 +197,7 @@ void shc_progress_thread_start(struct shc_p2p *p2p)
     const int error =
         shc_os_thread_start(&p2p->progress_thread, "shc-progress", progress_thread_main, p2p);
     p2p->progress_thread_started = error == 0;
-    /* relaxed: as in shc_p2p_is_unattended(). */
+    /* relaxed: as in shc_p2p_attend(). */
     shc_a32_store_relaxed(&p2p->unattended, error != 0);
     if (error != 0)
         shc_seat_lacks_thread(p2p->env.seat, error);
@@ -205,7 +205,8 @@ void shc_progress_thread_start(struct shc_p2p *p2p)
 
 bool shc_p2p_attend(struct shc_p2p *p2p)
 {
-    if (shc_p2p_pending(p2p) == 0)
+    /* relaxed: a hint; it is looked at again under the lock. */
+    if (SHC_LIKELY(shc_a32_load_relaxed(&p2p->unattended) == 0) || shc_p2p_pending(p2p) == 0)
         return false;
     shc_p2p_lock(p2p);
     if (!shc_p2p_is_closed(p2p) && !p2p->progress_thread_started)
