@@ -5,31 +5,22 @@
 
 enum { LINE = SHC_LINE_DATA_BYTES, EAGER = SHC_EAGER_BYTES };
 
-/* clang-format off */
 const struct shc_protocol_row shc_protocols[SHC_PROTOCOLS] = {
-    [SHC_PROTOCOL_HAND_OFF] = {
-        "hand-off", "in a buffer of the pair that its last reader fills",
-        0, EAGER, false},
-    [SHC_PROTOCOL_LINE] = {
-        "line", "in the pair's next line",
-        0, LINE, false},
-    [SHC_PROTOCOL_EAGER] = {
-        "eager", "in an eager buffer of the sender, which a credit gives back",
-        LINE, EAGER, false},
-    [SHC_PROTOCOL_LONG_HAND_OFF] = {
-        "long hand-off", "in a large buffer that its last reader fills, read while it is stored",
-        EAGER, SHC_LONG_HAND_OFF_BYTES, true},
-    [SHC_PROTOCOL_HAND_OFF_PREFIX] = {
-        "hand-off prefix", "its first bytes in a large hand-off buffer, the rest by rendezvous",
-        SHC_WHOLE_BYTES, SIZE_MAX, true},
-    [SHC_PROTOCOL_POOL] = {
-        "eager pool", "in buffers of the pool one after the other, read while they are stored",
-        EAGER, SHC_UNASKED_BYTES, true},
-    [SHC_PROTOCOL_RENDEZVOUS] = {
-        "rendezvous", "a header with what finds room, and the rest when its receiver asks for it",
-        LINE, SIZE_MAX, false},
+    /* In a buffer of the pair that its last reader fills. */
+    [SHC_PROTOCOL_HAND_OFF] = {"hand-off", 0, EAGER, false},
+    /* In the pair's next line. */
+    [SHC_PROTOCOL_LINE] = {"line", 0, LINE, false},
+    /* In an eager buffer of the sender, which a credit gives back. */
+    [SHC_PROTOCOL_EAGER] = {"eager", LINE, EAGER, false},
+    /* In a large buffer that its last reader fills, read while it is stored. */
+    [SHC_PROTOCOL_LONG_HAND_OFF] = {"long hand-off", EAGER, SHC_LONG_HAND_OFF_BYTES, true},
+    /* Its first bytes in a large hand-off buffer, the rest by rendezvous. */
+    [SHC_PROTOCOL_HAND_OFF_PREFIX] = {"hand-off prefix", SHC_WHOLE_BYTES, SIZE_MAX, true},
+    /* In buffers of the pool one after the other, read while they are stored. */
+    [SHC_PROTOCOL_POOL] = {"eager pool", EAGER, SHC_UNASKED_BYTES, true},
+    /* A header with what finds room, and the rest when its receiver asks for it. */
+    [SHC_PROTOCOL_RENDEZVOUS] = {"rendezvous", LINE, SIZE_MAX, false},
 };
-/* clang-format on */
 
 bool shc_protocol_fits(const struct shc_mail_geometry *mail, enum shc_protocol protocol,
                        size_t bytes)

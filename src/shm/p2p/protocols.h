@@ -21,7 +21,6 @@ enum shc_protocol {
 
 struct shc_protocol_row {
     const char *name; /* as describe() shows it */
-    const char *what; /* a description for people */
     size_t more_than; /* it carries messages of more bytes than this, */
     size_t most;      /* and of up to so many bytes */
     bool of_two;      /* it exists only in groups of two ranks */
