@@ -32,7 +32,7 @@ MAY_HAVE = re.compile(
     r"shc_a(?:32|64)_\w+|shc_(?:copy_(?:text_)?once|line_is|liveness_\w+|host_(?:device|pointer|index))"
     r"|shc_lane_(?:tell|await|done|published)"
     r"|shc_wait_(?:has_)?reached|shc_os_futex_\w+|shc_bell_\w+|shc_cu_pointer|SHC_READ_ONCE|sizeof"
-    r"|shc_timeline_init|shc_line_put_(?:head|place)|shc_tuning_share"  # the last two store there
+    r"|shc_timeline_init|shc_tuning_share"  # the last one stores there
 )
 STORES_TO_FIRST = {"memcpy", "memset", "snprintf", "shc_buf_read"}
 READS = {"memcpy", "memcmp", "strlen", "strnlen", "strcmp", "snprintf"}

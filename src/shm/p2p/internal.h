@@ -252,34 +252,6 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *ca
 
 /* ---- shared by these files ---- */
 
-SHC_INLINE void shc_line_put_head(struct shc_line_shm *line, enum shc_frame kind,
-                                  const struct shc_message *m)
-{
-    line->head.kind = (uint8_t)kind;
-    line->head.dtype = (uint8_t)m->shape.dtype;
-    line->head.elem_bytes = (uint8_t)m->shape.elem_bytes;
-    line->head.asks = 0;
-    line->head.tag = m->tag;
-    line->head.dtype_tag = m->shape.dtype_tag;
-    line->head.message = m->number;
-    line->head.bytes = kind == SHC_FRAME_MORE ? m->moved : m->shape.bytes;
-}
-
-/* Names the bytes that come with the line. */
-SHC_INLINE void shc_line_put_place(struct shc_line_shm *line, struct shc_place place, size_t bytes,
-                                   enum shc_copy_mode mode)
-{
-    line->head.place = place;
-    line->head.mode = (uint8_t)mode;
-    line->head.piece = (uint32_t)bytes;
-}
-
-/* The size of the message's next piece: whole elements, as many as there is room for. */
-SHC_INLINE size_t shc_message_next_piece(const struct shc_message *m, size_t room)
-{
-    return shc_min_size(room - room % m->shape.elem_bytes, m->shape.bytes - m->moved);
-}
-
 /* A message whose rest follows unasked. */
 SHC_INLINE bool shc_line_is_unasked(const struct shc_line_head *line)
 {

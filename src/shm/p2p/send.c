@@ -15,54 +15,70 @@ static bool fits(const struct shc_p2p *p2p, enum shc_protocol protocol, size_t b
 
 /* ---- pieces ---- */
 
-/* Copies the message's next bytes to that place, and names it. A long hand-off buffer is filled by
- * whole cache lines, as this rank has just read them; a message that goes unasked fills it from
- * front to back (P2P-35). */
-static inline void put_piece(struct shc_p2p *p2p, struct shc_line_shm *line, struct shc_message *m,
-                             struct shc_place place, size_t bytes)
+/* The size of the message's next piece: whole elements, as many as there is room for. */
+static size_t next_piece(const struct shc_message *m, size_t room)
 {
-    const int me = p2p->pairs.seat->rank;
+    return shc_min_size(room - room % m->shape.elem_bytes, m->shape.bytes - m->moved);
+}
+
+/* Fills in the header of a line with so many bytes of the message in that place. */
+SHC_INLINE void put_head(struct shc_line_shm *line, enum shc_frame kind,
+                         const struct shc_message *m, struct shc_place place, size_t bytes,
+                         enum shc_copy_mode mode)
+{
+    line->head.kind = (uint8_t)kind;
+    line->head.dtype = (uint8_t)m->shape.dtype;
+    line->head.elem_bytes = (uint8_t)m->shape.elem_bytes;
+    line->head.asks = kind == SHC_FRAME_FIRST && !m->unasked;
+    line->head.place = place;
+    line->head.mode = (uint8_t)mode;
+    line->head.piece = (uint32_t)bytes;
+    line->head.tag = m->tag;
+    line->head.dtype_tag = m->shape.dtype_tag;
+    line->head.message = m->number;
+    line->head.bytes = kind == SHC_FRAME_MORE ? m->moved : m->shape.bytes;
+}
+
+/* Posts a line with the message's next bytes in that place. A long hand-off buffer is filled by whole
+ * cache lines, as this rank has just read them; a message that goes unasked fills it from front to
+ * back (P2P-35). */
+static inline void post_piece(struct shc_p2p *p2p, enum shc_frame kind, struct shc_message *m,
+                              struct shc_place place, size_t bytes)
+{
+    struct shc_line_shm *line = shc_pair_line_for(&p2p->pairs, m->peer, place);
     const bool is_long = place.memory == SHC_IN_LONG_HAND_OFF;
     const enum shc_copy_mode mode = is_long ? SHC_COPY_LINES : m->mode;
-    char *to = (char *)line->data;
-    shc_line_put_place(line, place, bytes, mode);
+    put_head(line, kind, m, place, bytes, mode);
     if (place.memory == SHC_IN_LINE || shc_hand_off_spares(place, bytes)) {
         if (bytes > 0)
+            shc_buf_read(&m->buf, m->moved, line->data, bytes);
+    } else {
+        char *to = shc_place_at(&p2p->pairs, p2p->pairs.seat->rank, m->peer, place);
+        to += is_long && m->unasked ? m->moved : 0;
+        if (mode == SHC_COPY_NON_TEMPORAL)
+            shc_buf_stream(&m->buf, m->moved, to, bytes);
+        else if (mode == SHC_COPY_LINES)
+            shc_buf_read_lines(&m->buf, m->moved, to, bytes);
+        else
             shc_buf_read(&m->buf, m->moved, to, bytes);
-        m->moved += bytes;
-        return;
     }
-    to = shc_place_at(&p2p->pairs, me, m->peer, place) + (is_long && m->unasked ? m->moved : 0);
-    if (mode == SHC_COPY_NON_TEMPORAL)
-        shc_buf_stream(&m->buf, m->moved, to, bytes);
-    else if (mode == SHC_COPY_LINES)
-        shc_buf_read_lines(&m->buf, m->moved, to, bytes);
-    else
-        shc_buf_read(&m->buf, m->moved, to, bytes);
     m->moved += bytes;
+    shc_pair_post(&p2p->pairs, m->peer, line, place);
 }
 
 /* Posts the message's header, with its first bytes in that place. */
 static inline void post_header(struct shc_p2p *p2p, enum shc_frame kind, struct shc_message *m,
                                struct shc_place place, size_t bytes)
 {
-    struct shc_line_shm *line = shc_pair_line_for(&p2p->pairs, m->peer, place);
     m->number = p2p->peers[m->peer].messages++;
-    shc_line_put_head(line, kind, m);
-    if (kind == SHC_FRAME_FIRST)
-        line->head.asks = !m->unasked;
-    put_piece(p2p, line, m, place, bytes);
     shc_pair_note_message(&p2p->pairs, m->peer);
-    shc_pair_post(&p2p->pairs, m->peer, line, place);
+    post_piece(p2p, kind, m, place, bytes);
 }
 
 static void post_more(struct shc_p2p *p2p, struct shc_message *m, struct shc_place place,
                       size_t room)
 {
-    struct shc_line_shm *line = shc_pair_line_for(&p2p->pairs, m->peer, place);
-    shc_line_put_head(line, SHC_FRAME_MORE, m);
-    put_piece(p2p, line, m, place, shc_message_next_piece(m, room));
-    shc_pair_post(&p2p->pairs, m->peer, line, place);
+    post_piece(p2p, SHC_FRAME_MORE, m, place, next_piece(m, room));
 }
 
 /* Messages shorter than stream_bytes are not timed: they follow the mode of the shortest timed
@@ -138,7 +154,7 @@ static void post_by_long(struct shc_p2p *p2p, struct shc_message *m, struct shc_
         post_header(p2p, SHC_FRAME_EAGER, m, place, m->shape.bytes);
         return;
     }
-    post_header(p2p, SHC_FRAME_FIRST, m, place, shc_message_next_piece(m, step));
+    post_header(p2p, SHC_FRAME_FIRST, m, place, next_piece(m, step));
     p2p->peers[m->peer].unasked_end = m->number + 1;
     while (m->moved < m->shape.bytes) {
         const bool last =
@@ -154,7 +170,7 @@ static bool may_use_pool(struct shc_p2p *p2p, const struct shc_message *m, bool 
 {
     struct shc_pairs *pairs = &p2p->pairs;
     const struct shc_p2p_peer *to = &p2p->peers[m->peer];
-    const size_t bytes = m->shape.bytes, piece = shc_message_next_piece(m, SHC_POOL_BYTES);
+    const size_t bytes = m->shape.bytes, piece = next_piece(m, SHC_POOL_BYTES);
     const uint32_t pieces = at_once ? (uint32_t)((bytes - 1) / piece + 1) : 1;
     if (!fits(p2p, SHC_PROTOCOL_POOL, bytes) || is_tried(m) || !shc_pair_has_pool(pairs, m->peer) ||
         !shc_pool_has(pairs, m->peer, pieces) || !shc_pair_has_lines(pairs, m->peer, pieces) ||
@@ -181,7 +197,7 @@ static enum sending send_by_pool(struct shc_p2p *p2p, struct shc_message *m, boo
     m->meter.trial = NULL; /* not timed: its receiver may leave it unread */
     m->waits_for_reader = false;
     m->chunk_bytes = SHC_POOL_BYTES;
-    const size_t piece = shc_message_next_piece(m, SHC_POOL_BYTES);
+    const size_t piece = next_piece(m, SHC_POOL_BYTES);
     m->unasked = piece < bytes;
     post_header(p2p, m->unasked ? SHC_FRAME_FIRST : SHC_FRAME_EAGER, m,
                 shc_pool_lend(pairs, m->peer), piece);
@@ -332,12 +348,11 @@ bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *ca
     char *const buffer = shc_place_at(&p2p->pairs, peer, p2p->pairs.seat->rank, came->place);
     char *const out = in->buf.flat + in->moved;
     const char *const next = m->buf.flat + m->moved;
-    const size_t taken = came->piece, given = shc_message_next_piece(m, SHC_PREFIX_BYTES);
+    const size_t taken = came->piece, given = next_piece(m, SHC_PREFIX_BYTES);
     const size_t both = shc_min_size(taken, given);
     const struct shc_place back = {SHC_IN_LONG_HAND_OFF,
                                    (uint8_t)shc_hand_off_mirror(came->place.index)};
-    shc_line_put_head(line, SHC_FRAME_MORE, m);
-    shc_line_put_place(line, back, given, SHC_COPY_LINES);
+    put_head(line, SHC_FRAME_MORE, m, back, given, SHC_COPY_LINES);
     if (shc_select_streams_out(p2p->env.tuning, in->shape.bytes, true))
         shc_copy_exchange_past(out, buffer, next, both);
     else
@@ -369,18 +384,12 @@ static bool end_stream(struct shc_p2p *p2p, struct shc_message *m)
 }
 
 /* The longest chunk of the message that fits there. */
-static size_t chunk_room(const struct shc_message *m, struct shc_place place)
+static size_t chunk_room(const struct shc_p2p *p2p, const struct shc_message *m,
+                         struct shc_place place)
 {
-    switch (place.memory) {
-    case SHC_IN_LINE:
-        return SHC_LINE_DATA_BYTES;
-    case SHC_IN_LONG_HAND_OFF:
+    if (place.memory == SHC_IN_LONG_HAND_OFF)
         return SHC_PREFIX_BYTES; /* the reader's own next chunk is then still in its cache */
-    case SHC_IN_POOL:
-        return m->chunk_bytes;
-    default:
-        return SHC_EAGER_BYTES;
-    }
+    return place.memory == SHC_IN_POOL ? m->chunk_bytes : shc_place_bytes(&p2p->pairs, place);
 }
 
 /* P2P-45: the most that one pass sends of a message. The receiver may take bytes as fast as they
@@ -422,7 +431,7 @@ static bool stream(struct shc_p2p *p2p, struct shc_message *m)
             note_exchange(m);
         if (place.memory == SHC_IN_LINE && (m->unasked || shc_chunk_awaited(pairs, m->peer)))
             return true; /* P2P-25: what comes unasked never changes to lines */
-        post_more(p2p, m, place, chunk_room(m, place));
+        post_more(p2p, m, place, chunk_room(p2p, m, place));
         note_chunks(p2p, m);
         /* P2P-34: a line has come. It may be the header of a message that passes this one; the
          * rest can then go by long hand-off buffer. The next pass reads the line. */
@@ -454,7 +463,7 @@ static bool announce(struct shc_p2p *p2p, struct shc_message *m)
     }
     size_t room;
     const struct shc_place place = lend_for_prefix(p2p, m, &room);
-    post_header(p2p, SHC_FRAME_FIRST, m, place, shc_message_next_piece(m, room));
+    post_header(p2p, SHC_FRAME_FIRST, m, place, next_piece(m, room));
     m->state = SHC_MESSAGE_ANNOUNCED;
     return true;
 }
@@ -479,8 +488,7 @@ static bool post_answer(struct shc_p2p *p2p, int peer, enum shc_frame kind,
     struct shc_line_shm *line = shc_pair_draft(&p2p->pairs, peer);
     if (!line)
         return false;
-    shc_line_put_head(line, kind, m);
-    shc_line_put_place(line, in_line, 0, SHC_COPY_PLAIN);
+    put_head(line, kind, m, in_line, 0, SHC_COPY_PLAIN);
     shc_pair_post(&p2p->pairs, peer, line, in_line);
     return true;
 }
