@@ -139,8 +139,8 @@ static inline uint32_t spins_of(const struct shc_p2p *p2p, uint32_t most)
 static SHC_NOINLINE bool receive_elsewhere(struct shc_p2p *p2p, struct shc_message *m,
                                            struct shc_pair_found found)
 {
-    const struct shc_line_head line = shc_line_copy_head(found.line);
-    if (!is_wanted(&line, m) || !shc_line_is_sound(p2p, m->peer, found.place, &line))
+    struct shc_line_head line;
+    if (!shc_p2p_read_head(p2p, m->peer, found, &line) || !is_wanted(&line, m))
         return false;
     m->moved = 0;
     m->number = line.message;

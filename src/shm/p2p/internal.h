@@ -29,7 +29,7 @@ SHC_INLINE bool shc_p2p_has_parked(const struct shc_p2p *p2p)
     return shc_a32_load_relaxed(&p2p->parked) > 0;
 }
 
-/* Changes the count by one up or down. The lock is held. */
+/* Changes the count by one up or down. */
 SHC_INLINE void shc_p2p_add(shc_a32 *count, int32_t change)
 {
     /* relaxed: under the lock. */
@@ -38,8 +38,8 @@ SHC_INLINE void shc_p2p_add(shc_a32 *count, int32_t change)
     shc_a32_store_relaxed(count, before + (uint32_t)change);
 }
 
-/* P2P-45: a pass. pre: the lock is held, the group is not closed. `waiter`: the calling thread
- * counts among the waiters. */
+/* P2P-45: a pass. pre: the group is not closed. `waiter`: the calling thread counts among the
+ * waiters. */
 void shc_p2p_pass(struct shc_p2p *p2p, bool waiter);
 
 SHC_INLINE bool shc_p2p_is_remote(const struct shc_p2p *p2p, int rank)
@@ -106,8 +106,7 @@ void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reas
 
 /* ---- progress_thread.c ---- */
 
-/* Starts the progress thread, if it does not exist and can be made. The lock is
- * held. */
+/* Starts the progress thread, if it does not exist and can be made. */
 void shc_progress_thread_start(struct shc_p2p *p2p);
 
 /* P2P-50: something is pending. The progress thread looks after it if no other thread does. */
@@ -140,19 +139,10 @@ void shc_p2p_read_lines(struct shc_p2p *p2p, int peer);
 /* Gives the receive the unexpected message that it takes; if there is none, posts the receive. */
 void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_message *m);
 
-/* A private copy of the header: the sender is another process, so each field is read once, and what
- * was checked is what is used. The bytes after the header stay where they are. */
-SHC_INLINE struct shc_line_head shc_line_copy_head(const struct shc_line_shm *line)
-{
-    struct shc_line_head head;
-    shc_copy_once(&head, &line->head, sizeof head);
-    return head;
-}
-
-/* Does nothing in that line lead outside the memory that it may use? It comes from another
- * process. */
-bool shc_line_is_sound(const struct shc_p2p *p2p, int peer, struct shc_place found,
-                       const struct shc_line_head *line);
+/* A private copy of a line's header: the sender is another process, so each field is read once, and
+ * what was checked is what is used. False: it leads outside the memory that it may use. */
+bool shc_p2p_read_head(const struct shc_p2p *p2p, int peer, struct shc_pair_found found,
+                       struct shc_line_head *head);
 
 /* The withdrawn receive takes that header; it is `incoming` if bytes are still to come. Returns: has
  * the message the receive's type and size? */

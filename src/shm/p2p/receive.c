@@ -13,8 +13,8 @@
 
 /* Does the line name memory that may hold its bytes? P2P-13: the line of a hand-off buffer names
  * that buffer, and no other line names one. */
-static inline bool is_there(const struct shc_p2p *p2p, int peer, struct shc_place found,
-                            const struct shc_line_head *line)
+static bool is_there(const struct shc_p2p *p2p, int peer, struct shc_place found,
+                     const struct shc_line_head *line)
 {
     if (found.memory == SHC_IN_HAND_OFF)
         return line->place.memory == found.memory && line->place.index == found.index;
@@ -38,10 +38,11 @@ static bool is_sound_first(const struct shc_p2p *p2p, int peer, const struct shc
                                                    line->bytes <= SHC_LONG_HAND_OFF_BYTES;
 }
 
-bool shc_line_is_sound(const struct shc_p2p *p2p, int peer, struct shc_place found,
-                       const struct shc_line_head *line)
+bool shc_p2p_read_head(const struct shc_p2p *p2p, int peer, struct shc_pair_found found,
+                       struct shc_line_head *line)
 {
-    return is_there(p2p, peer, found, line) &&
+    shc_copy_once(line, &found.line->head, sizeof *line);
+    return is_there(p2p, peer, found.place, line) &&
            line->piece <= shc_place_bytes(&p2p->pairs, line->place) &&
            (line->kind != SHC_FRAME_EAGER || line->piece == line->bytes) &&
            (line->kind != SHC_FRAME_FIRST || is_sound_first(p2p, peer, line));
@@ -199,9 +200,9 @@ static bool take_more(struct shc_p2p *p2p, int peer, const struct shc_line_head 
 static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found, bool *kept)
 {
     const uint8_t *data = found.line->data;
-    const struct shc_line_head line = shc_line_copy_head(found.line);
+    struct shc_line_head line;
     *kept = true;
-    if (!shc_line_is_sound(p2p, peer, found.place, &line))
+    if (!shc_p2p_read_head(p2p, peer, found, &line))
         return false;
     switch (line.kind) {
     case SHC_FRAME_EAGER:
