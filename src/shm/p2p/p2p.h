@@ -1,17 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * Point-to-point messages of one group on one rank: matching, and the movement of messages through
- * lines and staging memory. The rules are in docs/internals/protocol/messages.md. Messages are
+ * Point-to-point messages of one group on one rank: matching (match.c), and the movement of messages
+ * through lines and staging memory. The rules are in docs/internals/protocol/messages.md. Messages are
  * separate from collectives: they never take the runner, and no collective waits for them.
  *
  * A send that can go at once, and a synchronous receive of a whole message that is there, are carried
- * out at once (P2P-53, P2P-54). The rest is done by one function, shc_p2p_pass(). A pass (P2P-45)
- * moves all that can move (receive.c, send.c), ends messages that cannot go on
- * (deadline.c), and never waits. Passes are made under the lock by three kinds of thread (P2P-46): a
- * thread that submits a message makes one; a thread that waits for a message makes passes until the
- * message is over; the progress thread (progress_thread.c) makes passes while messages are
- * pending that no thread waits for.
+ * out at once (at_once.c; P2P-53, P2P-54). The rest is done by one function, shc_p2p_pass(). A pass
+ * (P2P-45) moves all that can move (receive.c, send.c), ends messages that cannot go on (deadline.c),
+ * and never waits. P2P-46 says which threads make passes.
  *
  * The states of a message:
  *
@@ -24,10 +21,6 @@
  *                    or, if the header has another type or size, REFUSE_DUE: both sides raise
  *                    (of a message whose rest follows unasked it is FILLING at once; if that is
  *                    refused, its sender raises, too, unless all bytes have left)
- *
- * P2P-42: a header takes the receive that was posted first among those with its tag that name its
- * sender or any rank. P2P-43: a header that matches no receive is an unexpected message, kept in the
- * order of arrival.
  */
 
 #include "shm/coll/select.h"
