@@ -261,7 +261,8 @@ static enum shc_status lead(struct arrival *a)
         leave_seat(a);
         form = next;
     }
-    SHC_TRY(shc_rendezvous_decide(&a->rendezvous, &outcome, &decided));
+    SHC_TRY(shc_rendezvous_decide(&a->rendezvous, a->rendezvous.list, a->rendezvous.generation,
+                                  &outcome, &decided));
     if (decided.status != SHC_OK)
         return shc_rendezvous_failed(&a->rendezvous, &decided);
     if (outcome.status != SHC_OK)

@@ -69,8 +69,7 @@ static enum shc_status look_at_other_list(struct shc_rendezvous *m, const struct
              shc_seat_group(m->seat), lists);
     wish = shc_verdict_of(SHC_ERR_MISMATCH, text);
     if (!there)
-        SHC_TRY(
-            shc_rendezvous_decide_for(m, join->head.list, join->head.generation, &wish, &decided));
+        SHC_TRY(shc_rendezvous_decide(m, join->head.list, join->head.generation, &wish, &decided));
     return !there && decided.status == SHC_OK ? SHC_OK : shc_fail(SHC_ERR_MISMATCH, "%s", text);
 }
 
@@ -142,7 +141,7 @@ enum shc_status shc_rendezvous_look_for_rival(struct shc_rendezvous *m)
     char text[SHC_RECORD_TEXT_BYTES];
     shc_rendezvous_two_text(m, join.process.pid, text, sizeof text);
     const struct shc_verdict wish = shc_verdict_of(SHC_ERR_MISMATCH, text);
-    SHC_TRY(shc_rendezvous_decide_for(m, m->list, join.head.generation, &wish, &decided));
+    SHC_TRY(shc_rendezvous_decide(m, m->list, join.head.generation, &wish, &decided));
     return decided.status == SHC_OK ? SHC_OK : shc_fail(SHC_ERR_MISMATCH, "%s", text);
 }
 

@@ -9,38 +9,22 @@
 
 /* ---- keys ---- */
 
-static void key_of_join(const struct shc_rendezvous *m, int rank,
-                        char key[SHC_RENDEZVOUS_KEY_BYTES])
+/* The key of the record with such a head, of at most SHC_STORE_KEY_BYTES. Of a join record the rank is the
+ * one in the job. */
+static void key_of(const struct shc_record_head *head, char *key)
 {
-    snprintf(key, SHC_RENDEZVOUS_KEY_BYTES, "h/%d", (int)m->members[rank]);
-}
-
-static void key_of_counter(const struct shc_rendezvous *m, int rank,
-                           char key[SHC_RENDEZVOUS_KEY_BYTES])
-{
-    snprintf(key, SHC_RENDEZVOUS_KEY_BYTES, "%016llx/n/%d", (unsigned long long)m->list,
-             (int)m->members[rank]);
-}
-
-static void key_of_attempt(const struct shc_rendezvous *m, int attempt, const char *what, int rank,
-                           char key[SHC_RENDEZVOUS_KEY_BYTES])
-{
-    int used = snprintf(key, SHC_RENDEZVOUS_KEY_BYTES, "%016llx/%lld/%d/%s",
-                        (unsigned long long)m->list, (long long)m->generation, attempt, what);
-    if (rank >= 0)
-        snprintf(key + used, SHC_RENDEZVOUS_KEY_BYTES - (size_t)used, "/%d", rank);
-}
-
-static void key_of_decision(uint64_t list, int64_t generation, char key[SHC_RENDEZVOUS_KEY_BYTES])
-{
-    snprintf(key, SHC_RENDEZVOUS_KEY_BYTES, "%016llx/%lld/d", (unsigned long long)list,
-             (long long)generation);
-}
-
-static void key_of_outsider(const struct shc_rendezvous *m, int rank,
-                            char key[SHC_RENDEZVOUS_KEY_BYTES])
-{
-    snprintf(key, SHC_RENDEZVOUS_KEY_BYTES, "%s%d", m->config->outsider_prefix, rank);
+    const unsigned long long list = head->list;
+    const long long generation = head->generation;
+    if (head->kind == SHC_RECORD_JOIN)
+        snprintf(key, SHC_STORE_KEY_BYTES, "h/%d", (int)head->rank);
+    else if (head->kind == SHC_RECORD_OFFER)
+        snprintf(key, SHC_STORE_KEY_BYTES, "%016llx/%lld/%d/o", list, generation,
+                 (int)head->attempt);
+    else if (head->attempt > 0)
+        snprintf(key, SHC_STORE_KEY_BYTES, "%016llx/%lld/%d/v/%d", list, generation,
+                 (int)head->attempt, (int)head->rank);
+    else
+        snprintf(key, SHC_STORE_KEY_BYTES, "%016llx/%lld/d", list, generation);
 }
 
 /* ---- calls of the store ---- */
@@ -98,19 +82,20 @@ static enum shc_status add(struct shc_rendezvous *m, int rank, int64_t delta, in
 {
     struct shc_store_call *call;
     SHC_TRY(begin_call(m, SHC_STORE_ADD, &call));
-    key_of_counter(m, rank, call->key);
+    snprintf(call->key, sizeof call->key, "%016llx/n/%d", (unsigned long long)m->list,
+             (int)m->members[rank]);
     call->number = delta;
     SHC_TRY(make_call(m, call));
     *value = call->number;
     return call->error == 0 ? SHC_OK : store_failed(m, call->error, "add");
 }
 
-static enum shc_status put(struct shc_rendezvous *m, const char *key,
+static enum shc_status put(struct shc_rendezvous *m, const struct shc_record_head *head,
                            const union shc_record *record)
 {
     struct shc_store_call *call;
     SHC_TRY(begin_call(m, SHC_STORE_SET, &call));
-    snprintf(call->key, sizeof call->key, "%s", key);
+    key_of(head, call->key);
     call->bytes = shc_record_bytes(record);
     memcpy(call->value, record, call->bytes);
     SHC_TRY(make_call(m, call));
@@ -139,13 +124,12 @@ static enum shc_status read_answer(struct shc_rendezvous *m, const struct shc_st
                     shc_seat_member_name(m->seat, m->seat->rank).text, call->key, why);
 }
 
-static enum shc_status get(struct shc_rendezvous *m, const char *key,
-                           const struct shc_record_wish *wish, union shc_record *record,
-                           bool *there)
+static enum shc_status get(struct shc_rendezvous *m, const struct shc_record_wish *wish,
+                           union shc_record *record, bool *there)
 {
     struct shc_store_call *call;
     SHC_TRY(begin_call(m, SHC_STORE_GET, &call));
-    snprintf(call->key, sizeof call->key, "%s", key);
+    key_of(&wish->head, call->key);
     SHC_TRY(make_call(m, call));
     *there = call->error == 0;
     if (call->error == ENOENT)
@@ -185,11 +169,9 @@ static struct shc_record_wish wish_for(const struct shc_rendezvous *m, enum shc_
 enum shc_status shc_rendezvous_get_join(struct shc_rendezvous *m, int rank, struct shc_join *join,
                                         bool *there)
 {
-    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record;
     struct shc_record_wish wish = wish_for(m, SHC_RECORD_JOIN, 0, m->members[rank]);
-    key_of_join(m, rank, key);
-    SHC_TRY(get(m, key, &wish, &record, there));
+    SHC_TRY(get(m, &wish, &record, there));
     if (*there)
         *join = record.join;
     return SHC_OK;
@@ -197,7 +179,6 @@ enum shc_status shc_rendezvous_get_join(struct shc_rendezvous *m, int rank, stru
 
 static enum shc_status put_join(struct shc_rendezvous *m)
 {
-    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record = {.join = {
                                    .head = head_of(m, SHC_RECORD_JOIN, 0),
                                    .process = m->seat->self,
@@ -205,18 +186,16 @@ static enum shc_status put_join(struct shc_rendezvous *m)
                                    .world_size = m->seat->world_size,
                                }};
     memcpy(record.join.ranks, m->members, sizeof record.join.ranks);
-    key_of_join(m, m->seat->rank, key);
-    return put(m, key, &record);
+    const struct shc_record_wish own = wish_for(m, SHC_RECORD_JOIN, 0, m->members[m->seat->rank]);
+    return put(m, &own.head, &record);
 }
 
 enum shc_status shc_rendezvous_get_offer(struct shc_rendezvous *m, int attempt,
                                          struct shc_segment_name *name, bool *there)
 {
-    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record;
     struct shc_record_wish wish = wish_for(m, SHC_RECORD_OFFER, attempt, 0);
-    key_of_attempt(m, attempt, "o", -1, key);
-    SHC_TRY(get(m, key, &wish, &record, there));
+    SHC_TRY(get(m, &wish, &record, there));
     if (*there)
         *name = record.invitation.name;
     return SHC_OK;
@@ -225,11 +204,9 @@ enum shc_status shc_rendezvous_get_offer(struct shc_rendezvous *m, int attempt,
 enum shc_status shc_rendezvous_put_offer(struct shc_rendezvous *m, int attempt,
                                          const struct shc_segment_name *name)
 {
-    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record = {
         .invitation = {.head = head_of(m, SHC_RECORD_OFFER, attempt), .name = *name}};
-    key_of_attempt(m, attempt, "o", -1, key);
-    return put(m, key, &record);
+    return put(m, &record.head, &record);
 }
 
 struct shc_verdict shc_verdict_of(enum shc_status status, const char *text)
@@ -247,28 +224,30 @@ static struct shc_verdict readable(const struct shc_verdict *verdict)
     return copy;
 }
 
-enum shc_status shc_rendezvous_get_verdict(struct shc_rendezvous *m, int attempt, int rank,
-                                           struct shc_verdict *verdict, bool *there)
+static enum shc_status get_verdict(struct shc_rendezvous *m, const struct shc_record_wish *wish,
+                                   struct shc_verdict *verdict, bool *there)
 {
-    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record;
-    struct shc_record_wish wish = wish_for(m, SHC_RECORD_VERDICT, attempt, rank);
-    key_of_attempt(m, attempt, "v", rank, key);
-    SHC_TRY(get(m, key, &wish, &record, there));
+    SHC_TRY(get(m, wish, &record, there));
     if (*there)
         *verdict = readable(&record.verdict);
     return SHC_OK;
 }
 
+enum shc_status shc_rendezvous_get_verdict(struct shc_rendezvous *m, int attempt, int rank,
+                                           struct shc_verdict *verdict, bool *there)
+{
+    const struct shc_record_wish wish = wish_for(m, SHC_RECORD_VERDICT, attempt, rank);
+    return get_verdict(m, &wish, verdict, there);
+}
+
 enum shc_status shc_rendezvous_put_verdict(struct shc_rendezvous *m, int attempt,
                                            enum shc_status status, const char *text)
 {
-    char key[SHC_RENDEZVOUS_KEY_BYTES];
     union shc_record record = {.verdict = shc_verdict_of(status, text)};
     record.head = head_of(m, SHC_RECORD_VERDICT, attempt);
     record.verdict.pid = m->seat->self.pid;
-    key_of_attempt(m, attempt, "v", m->seat->rank, key);
-    return put(m, key, &record);
+    return put(m, &record.head, &record);
 }
 
 static bool is_there(struct shc_rendezvous *m, const char *key)
@@ -282,15 +261,16 @@ static bool is_there(struct shc_rendezvous *m, const char *key)
 
 bool shc_rendezvous_has_verdict(struct shc_rendezvous *m, int attempt, int rank)
 {
-    char key[SHC_RENDEZVOUS_KEY_BYTES];
-    key_of_attempt(m, attempt, "v", rank, key);
+    const struct shc_record_wish wish = wish_for(m, SHC_RECORD_VERDICT, attempt, rank);
+    char key[SHC_STORE_KEY_BYTES];
+    key_of(&wish.head, key);
     return is_there(m, key);
 }
 
 bool shc_rendezvous_is_outside(struct shc_rendezvous *m, int rank)
 {
-    char key[SHC_RENDEZVOUS_KEY_BYTES];
-    key_of_outsider(m, rank, key);
+    char key[SHC_STORE_KEY_BYTES];
+    snprintf(key, sizeof key, "%s%d", m->config->outsider_prefix, rank);
     return is_there(m, key);
 }
 
@@ -309,14 +289,8 @@ enum shc_status shc_rendezvous_get_decision(struct shc_rendezvous *m, uint64_t l
                                             int64_t generation, struct shc_verdict *decided,
                                             bool *there)
 {
-    char key[SHC_RENDEZVOUS_KEY_BYTES];
-    union shc_record record;
-    struct shc_record_wish wish = wish_for_decision(m, list, generation);
-    key_of_decision(list, generation, key);
-    SHC_TRY(get(m, key, &wish, &record, there));
-    if (*there)
-        *decided = readable(&record.verdict);
-    return SHC_OK;
+    const struct shc_record_wish wish = wish_for_decision(m, list, generation);
+    return get_verdict(m, &wish, decided, there);
 }
 
 static void fill_decision(const struct shc_rendezvous *m, uint64_t list, int64_t generation,
@@ -327,14 +301,13 @@ static void fill_decision(const struct shc_rendezvous *m, uint64_t list, int64_t
     record.head.list = list;
     record.head.generation = generation;
     record.verdict.pid = m->seat->self.pid;
-    key_of_decision(list, generation, call->key);
+    key_of(&record.head, call->key);
     call->bytes = shc_record_bytes(&record);
     memcpy(call->value, &record, call->bytes);
 }
 
-enum shc_status shc_rendezvous_decide_for(struct shc_rendezvous *m, uint64_t list,
-                                          int64_t generation, const struct shc_verdict *wish,
-                                          struct shc_verdict *decided)
+enum shc_status shc_rendezvous_decide(struct shc_rendezvous *m, uint64_t list, int64_t generation,
+                                      const struct shc_verdict *wish, struct shc_verdict *decided)
 {
     struct shc_store_call *call;
     union shc_record record;
@@ -347,12 +320,6 @@ enum shc_status shc_rendezvous_decide_for(struct shc_rendezvous *m, uint64_t lis
     SHC_TRY(read_answer(m, call, &wanted, &record));
     *decided = readable(&record.verdict);
     return SHC_OK;
-}
-
-enum shc_status shc_rendezvous_decide(struct shc_rendezvous *m, const struct shc_verdict *wish,
-                                      struct shc_verdict *decided)
-{
-    return shc_rendezvous_decide_for(m, m->list, m->generation, wish, decided);
 }
 
 /* A silent store gets the decision when it goes on; this rank does not wait for that. */
@@ -377,9 +344,8 @@ enum shc_status shc_rendezvous_give_up(struct shc_rendezvous *m, enum shc_status
         return shc_fail(status, "%s", text);
     }
     m->grace_ns = shc_clock_ns() + FAREWELL_NS;
-    if (shc_rendezvous_decide(m, &wish, &decided) !=
-        SHC_OK) /* the store is gone: no rank can be told */
-        return shc_fail(status, "%s", text);
+    if (shc_rendezvous_decide(m, m->list, m->generation, &wish, &decided) != SHC_OK)
+        return shc_fail(status, "%s", text); /* the store is gone: no rank can be told */
     if (decided.status == SHC_OK && m->seated && status != SHC_ERR_INTERRUPTED)
         return SHC_OK;
     /* A rank that is dead now may have given up before it ended: then the decision says why. */
@@ -400,7 +366,7 @@ static enum shc_status fail_as_two(struct shc_rendezvous *m, const struct shc_ve
     wish = shc_verdict_of(SHC_ERR_MISMATCH, text);
     SHC_TRY(add(m, 0, 0, &latest));
     if (latest > m->generation)
-        SHC_TRY(shc_rendezvous_decide_for(m, m->list, latest, &wish, &stands));
+        SHC_TRY(shc_rendezvous_decide(m, m->list, latest, &wish, &stands));
     return shc_fail(SHC_ERR_MISMATCH, "%s", text);
 }
 
@@ -475,7 +441,7 @@ static enum shc_status end_generation_before(struct shc_rendezvous *m)
     char text[64];
     snprintf(text, sizeof text, "rank 0 (pid %d) has begun again", (int)m->seat->self.pid);
     struct shc_verdict decided, wish = shc_verdict_of(SHC_ERR_ABORTED, text);
-    return shc_rendezvous_decide_for(m, m->list, m->generation - 1, &wish, &decided);
+    return shc_rendezvous_decide(m, m->list, m->generation - 1, &wish, &decided);
 }
 
 enum shc_status shc_rendezvous_begin(struct shc_rendezvous *m)

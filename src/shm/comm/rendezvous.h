@@ -26,9 +26,8 @@
 #include "shm/comm/record.h"
 #include "shm/comm/store_thread.h"
 
-#define SHC_RENDEZVOUS_KEY_BYTES SHC_STORE_KEY_BYTES
-#define SHC_RENDEZVOUS_POLL_NS   (50 * SHC_NS_PER_US) /* the first pause of a poll */
-#define SHC_RENDEZVOUS_WOKEN_NS  (2 * SHC_NS_PER_MS)  /* the same, if the segment wakes the rank */
+#define SHC_RENDEZVOUS_POLL_NS  (50 * SHC_NS_PER_US) /* the first pause of a poll */
+#define SHC_RENDEZVOUS_WOKEN_NS (2 * SHC_NS_PER_MS)  /* the same, if the segment wakes the rank */
 
 struct shc_rendezvous {
     struct shc_seat *seat;
@@ -94,16 +93,11 @@ bool shc_rendezvous_has_verdict(struct shc_rendezvous *m, int attempt, int rank)
 
 struct shc_verdict shc_verdict_of(enum shc_status status, const char *text);
 
-/* Puts a decision if there is none; *decided is the decision in force. */
-SHC_NODISCARD enum shc_status shc_rendezvous_decide(struct shc_rendezvous *m,
+/* Puts a decision on that list's generation if there is none; *decided is the decision in force. */
+SHC_NODISCARD enum shc_status shc_rendezvous_decide(struct shc_rendezvous *m, uint64_t list,
+                                                    int64_t generation,
                                                     const struct shc_verdict *wish,
                                                     struct shc_verdict *decided);
-
-/* The same for a generation of another list, or another generation. */
-SHC_NODISCARD enum shc_status shc_rendezvous_decide_for(struct shc_rendezvous *m, uint64_t list,
-                                                        int64_t generation,
-                                                        const struct shc_verdict *wish,
-                                                        struct shc_verdict *decided);
 
 /* Records why the group could not be made. */
 SHC_NODISCARD enum shc_status shc_rendezvous_failed(struct shc_rendezvous *m,
