@@ -265,20 +265,6 @@ static bool receive_oldest(struct shc_p2p *p2p, struct shc_message *kept)
 _Static_assert(SHC_EAGER_BYTES < SHC_KEPT_BYTES,
                "a kept message is no plain line, so its number is known");
 
-static SHC_COLD void keep_received(const struct shc_p2p *p2p, const struct shc_op *op,
-                                   uint64_t bytes, uint32_t number, uint64_t begun_ticks)
-{
-    struct shc_message m = {.kind = SHC_RECV,
-                            .source = op->peer,
-                            .tag = op->tag,
-                            .number = number,
-                            .begun_ticks = begun_ticks};
-    m.shape = (struct shc_shape){.dtype = op->dtype, .bytes = bytes};
-    if (shc_op_elem_bytes(op, &m.shape.elem_bytes) != SHC_OK)
-        return;
-    shc_p2p_keep(p2p, &m, SHC_OK);
-}
-
 enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op, bool *over)
 {
     struct shc_message *kept;
@@ -288,11 +274,18 @@ enum shc_status shc_p2p_receive_now(struct shc_p2p *p2p, const struct shc_op *op
     SHC_TRY(lock_message(p2p, &p2p->received, op, &kept));
     const uint64_t bytes = kept->shape.bytes; /* another thread may use `kept` meanwhile */
     const uint64_t begun_ticks = shc_p2p_begin_large(p2p, bytes);
+    struct shc_message large;
+    if (SHC_UNLIKELY(begun_ticks != 0)) {
+        large = *kept;
+        large.source = op->peer;
+        large.begun_ticks = begun_ticks;
+        kept = &large;
+    }
     *over = receive_oldest(p2p, kept);
     if (*over)
         shc_p2p_count(p2p, SHC_RECV, op->peer, op->tag, bytes);
     if (*over && begun_ticks != 0)
-        keep_received(p2p, op, bytes, kept->number, begun_ticks);
+        shc_p2p_keep(p2p, &large, SHC_OK);
     shc_p2p_unlock(p2p);
     return SHC_OK;
 }
