@@ -430,12 +430,11 @@ int shc_request_source(struct shc_request *request)
 bool shc_request_notify(struct shc_request *request)
 {
     struct shc_engine *engine = &request->comm->engine;
-    enum shc_status st = SHC_OK;
     /* (In a forked child the lock may be held by a thread that is not here.) */
-    if (!shc_process_is(&request->comm->mark) || shc_process_leaving())
-        st = shc_comm_fail_unusable(request->comm);
-    if (st != SHC_OK)
+    if (!shc_process_is(&request->comm->mark) || shc_process_leaving()) {
+        (void)!shc_comm_fail_unusable(request->comm);
         return false;
+    }
     pthread_mutex_lock(&engine->lock);
     const bool comes =
         !shc_request_has_ended(request) && shc_engine_need_thread(request->comm) == SHC_OK;
