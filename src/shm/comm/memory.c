@@ -5,15 +5,113 @@
 #include "shm/base/num.h"
 #include "shm/comm/blocks.h"
 #include "shm/comm/process.h"
-#include "shm/comm/views.h"
 #include "shm/os/lock.h"
 #include "shm/proto/heap.h"
 #include "shm/shmcoll_memory.h"
 
 #include <errno.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define KEPT_BYTES  ((size_t)256 << 20) /* of freed blocks, at least */
 #define LARGE_BYTES ((size_t)16 << 20)
+
+/* ---- other processes' heaps: each is mapped once, whatever the number of groups (HEAP-6) ---- */
+
+struct entry {
+    struct shc_heap_view view;
+    size_t users;
+    struct entry *next;
+};
+
+static struct {
+    struct shc_lock lock;
+    struct entry *first;
+    shc_a64 count; /* a number for people, who take no lock */
+} views;
+
+/* A child has none of the mappings, so that it cannot store into other processes' tensors, but the descriptors. A
+ * thread of the parent's may have held the entries. */
+static void forget_views(void)
+{
+    for (struct entry *entry = views.first; entry; entry = entry->next)
+        shc_os_file_close(entry->view.fd);
+    views.lock = (struct shc_lock){0};
+    views.first = NULL;
+    /* relaxed: the child has one thread. */
+    shc_a64_store_relaxed(&views.count, 0);
+}
+
+static bool is_of(const struct entry *entry, const struct shc_os_process *owner,
+                  const struct shc_heap_name *name)
+{
+    const struct shc_os_process *process = &entry->view.owner;
+    const struct shc_heap_name *known = &entry->view.name;
+    return process->pid == owner->pid && process->start_time == owner->start_time &&
+           known->owner_fd == name->owner_fd && known->file.device == name->file.device &&
+           known->file.inode == name->file.inode &&
+           memcmp(known->nonce, name->nonce, sizeof known->nonce) == 0;
+}
+
+/* The lock is held. */
+static int add(const struct shc_os_process *owner, const struct shc_heap_name *name,
+               struct entry **out)
+{
+    struct entry *made = calloc(1, sizeof *made);
+    if (!made)
+        return ENOMEM;
+    const int error = shc_heap_attach(&made->view, owner, name);
+    if (error != 0) {
+        free(made);
+        return error;
+    }
+    made->next = views.first;
+    views.first = made;
+    /* relaxed: stored to under the lock; a number for people. */
+    shc_a64_store_relaxed(&views.count, shc_a64_load_relaxed(&views.count) + 1);
+    *out = made;
+    return 0;
+}
+
+/* Maps that heap, unless it is mapped, and counts its users. As shc_heap_attach(). post: *view is a copy, for the
+ * caller alone. */
+static int open_view(const struct shc_os_process *owner, const struct shc_heap_name *name,
+                     struct shc_heap_view *view)
+{
+    int error = 0;
+    shc_lock_take(&views.lock);
+    struct entry *entry = views.first;
+    while (entry && !is_of(entry, owner, name))
+        entry = entry->next;
+    if (!entry)
+        error = add(owner, name, &entry);
+    if (error == 0) {
+        entry->users++;
+        *view = entry->view;
+    }
+    shc_lock_drop(&views.lock);
+    return error;
+}
+
+/* One user less; the last one unmaps it. */
+static void close_view(const struct shc_heap_view *view)
+{
+    shc_lock_take(&views.lock);
+    struct entry **at = &views.first;
+    while (*at && (*at)->view.base != view->base)
+        at = &(*at)->next;
+    struct entry *entry = *at;
+    if (entry && --entry->users == 0) {
+        *at = entry->next;
+        shc_heap_detach(&entry->view);
+        free(entry);
+        /* relaxed: stored to under the lock; a number for people. */
+        shc_a64_store_relaxed(&views.count, shc_a64_load_relaxed(&views.count) - 1);
+    }
+    shc_lock_drop(&views.lock);
+}
+
+/* ---- this process's heap ---- */
 
 /* `base` is set once in a process, by the thread that makes the heap, under the lock. */
 static struct {
@@ -27,7 +125,7 @@ static struct {
 
 void shc_memory_forget_parent(void)
 {
-    shc_views_forget_parent();
+    forget_views();
     if (memory.heap.base)
         shc_os_file_close(memory.heap.fd);
     memory.lock = (struct shc_lock){0};
@@ -229,8 +327,8 @@ const struct shc_heap_hooks shc_memory_hooks = {
     .name = shc_memory_heap_name,
     .place = shc_memory_place,
     .divorce = shc_memory_divorce,
-    .open = shc_view_open,
-    .close = shc_view_close,
+    .open = open_view,
+    .close = close_view,
 };
 
 void shc_memory_usage(struct shc_memory_counts *usage)
@@ -243,6 +341,7 @@ void shc_memory_usage(struct shc_memory_counts *usage)
     usage->reserved_bytes = blocks->used_bytes + blocks->ready_bytes;
     usage->used_bytes = blocks->used_bytes;
     usage->block_count = blocks->used_count;
-    usage->attached_count = shc_view_count();
+    /* relaxed: a number for people. */
+    usage->attached_count = (size_t)shc_a64_load_relaxed(&views.count);
     shc_lock_drop(&memory.lock);
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The blocks of this process's heap: the functions of shmcoll_memory.h. Any thread; one lock for the process.
+ * The blocks of this process's heap: the functions of shmcoll_memory.h; and the heaps of other processes that this
+ * one has mapped. Any thread.
  *
  * Fork: a child has none of its parent's blocks. The parent's mapping stays in it, so that it can read what its
  * parent's tensors hold; the child's own heap lies elsewhere.
@@ -23,7 +24,7 @@ bool shc_memory_place(const void *memory, size_t bytes, uint64_t *offset);
  * heap's. */
 SHC_NODISCARD int shc_memory_divorce(void *memory, size_t bytes);
 
-/* These, and comm/views.h, for a group. */
+/* These, and the heaps of other processes that this one has mapped, for a group. */
 extern const struct shc_heap_hooks shc_memory_hooks;
 
 /* Called once in a forked child, by the thread that makes the process's state anew. */

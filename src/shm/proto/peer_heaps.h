@@ -8,8 +8,7 @@
 #include "shm/proto/heap.h"
 #include "shm/proto/seat.h"
 
-/* What the process knows: of its own heap (comm/memory.h), and of those that it has mapped (comm/views.h). Any
- * thread. */
+/* What the process knows of its own heap, and of those that it has mapped (comm/memory.h). Any thread. */
 struct shc_heap_hooks {
     bool (*name)(struct shc_heap_name *name);
     bool (*place)(const void *memory, size_t bytes, uint64_t *offset);
