@@ -2,9 +2,8 @@
 /*
  * Mail doorbell and progress thread (progress thread): no message is left, in whatever order threads wait, come or go.
  *
- * Mirrors src/shm/p2p/progress_thread.c and shc_p2p_submit() and shc_p2p_pass() of p2p.c;
- * docs/internals/protocol/messages.md, P2P-45 to P2P-52 and P2P-61; waiting.md, WAIT-17 and WAIT-18. One rank
- * has four threads: one sends or receives message 1 and waits for it; another one makes a pass of its own,
+ * Mirrors src/shm/p2p/progress.c; docs/internals/protocol/messages.md, P2P-45 to P2P-52 and P2P-61; waiting.md,
+ * WAIT-17 and WAIT-18. One rank has four threads: one sends or receives message 1 and waits for it; another one makes a pass of its own,
  * submits message 2 and never waits; the progress thread; and one closes the group at any time or never. Two
  * peers, each with one of the messages, ring the one mail doorbell. Message 2 takes an answer of this rank in
  * between, so it needs passes at two moments. The waiter may be held up for ever in the interrupt callback,
@@ -183,7 +182,7 @@ inline look()
     }
 }
 
-/* due_ns() of progress_thread.c */
+/* due_ns() of progress.c */
 inline find_due(me)
 {
     atomic { knows[me] = pends[2] }

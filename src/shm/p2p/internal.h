@@ -38,10 +38,6 @@ SHC_INLINE void shc_p2p_add(shc_a32 *count, int32_t change)
     shc_a32_store_relaxed(count, before + (uint32_t)change);
 }
 
-/* P2P-45: a pass. pre: the group is not closed. `waiter`: the calling thread counts among the
- * waiters. */
-void shc_p2p_pass(struct shc_p2p *p2p, bool waiter);
-
 SHC_INLINE bool shc_p2p_is_remote(const struct shc_p2p *p2p, int rank)
 {
     return rank >= p2p->env.seat->world_size;
@@ -104,7 +100,11 @@ void shc_p2p_finish_all(struct shc_p2p *p2p, enum shc_status status, const char 
 void shc_p2p_break(struct shc_p2p *p2p, enum shc_status status, const char *reason,
                    const struct shc_member_end *end);
 
-/* ---- progress_thread.c ---- */
+/* ---- progress.c ---- */
+
+/* P2P-45: a pass. pre: the group is not closed. `waiter`: the calling thread counts among the
+ * waiters. */
+void shc_p2p_pass(struct shc_p2p *p2p, bool waiter);
 
 /* Starts the progress thread, if it does not exist and can be made. */
 void shc_progress_thread_start(struct shc_p2p *p2p);

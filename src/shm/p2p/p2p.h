@@ -121,7 +121,7 @@ struct shc_p2p {
     shc_a64 waited_ns; /* the last pass of a waiting thread; while one submits, that time */
     shc_a32 parked;    /* waiters that sleep until something happens (WAIT-17) */
 
-    /* The progress thread (progress_thread.c). */
+    /* The progress thread (progress.c). */
     struct shc_os_thread progress_thread;
     bool progress_thread_started;
     bool progress_thread_parked;
