@@ -24,7 +24,7 @@ LIMITS = {
     "src/shm/kernel": 2,
     "src/shm/exec": 1,
     "src/shm/coll": 1,
-    "src/shm/p2p": 2,
+    "src/shm/p2p": 1,
     "src/shm/comm": 5,
 }
 

@@ -144,11 +144,6 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_message *m);
 bool shc_p2p_read_head(const struct shc_p2p *p2p, int peer, struct shc_pair_found found,
                        struct shc_line_head *head);
 
-/* The withdrawn receive takes that header; it is `incoming` if bytes are still to come. Returns: has
- * the message the receive's type and size? */
-bool shc_p2p_meet(struct shc_p2p *p2p, struct shc_message *m, int peer,
-                  const struct shc_line_head *line);
-
 /* Copies the piece on with the copy mode that the sender used, unless the message is too long for
  * the caches. */
 void shc_p2p_write_piece(const struct shc_p2p *p2p, struct shc_message *m,
@@ -168,6 +163,11 @@ SHC_INLINE struct shc_shape shc_line_shape(const struct shc_line_head *line)
 
 /* P2P-42: the receive that was posted first among those that take such a header; or NULL. */
 struct shc_message *shc_match_header(struct shc_p2p *p2p, int peer, int32_t tag);
+
+/* The withdrawn receive takes that header; it is `incoming` if bytes are still to come. Returns: has
+ * the message the receive's type and size? */
+bool shc_p2p_meet(struct shc_p2p *p2p, struct shc_message *m, int peer,
+                  const struct shc_line_head *line);
 
 /* P2P-43: keeps the header that no receive takes, with its bytes. `data`: those of the line, or all of
  * a remote rank's. False: no memory, so it must stay in its line. */

@@ -27,6 +27,29 @@ struct shc_message *shc_match_header(struct shc_p2p *p2p, int peer, int32_t tag)
     return named;
 }
 
+static bool shape_equals(const struct shc_shape *a, const struct shc_shape *b)
+{
+    return a->dtype == b->dtype && a->elem_bytes == b->elem_bytes && a->dtype_tag == b->dtype_tag &&
+           a->bytes == b->bytes;
+}
+
+bool shc_p2p_meet(struct shc_p2p *p2p, struct shc_message *m, int peer,
+                  const struct shc_line_head *line)
+{
+    m->source = peer;
+    m->number = line->message;
+    m->unasked = shc_line_is_unasked(line);
+    m->moved = 0;
+    m->other = shc_line_shape(line);
+    const bool fits = shape_equals(&m->other, &m->shape);
+    if (line->kind == SHC_FRAME_EAGER)
+        return fits;
+    const enum shc_message_state next = m->unasked ? SHC_MESSAGE_FILLING : SHC_MESSAGE_GRANT_DUE;
+    m->state = fits ? next : SHC_MESSAGE_REFUSE_DUE;
+    shc_queue_append(&p2p->peers[peer].incoming, m);
+    return fits;
+}
+
 /* ---- unexpected messages ---- */
 
 static void append(struct shc_p2p *p2p, struct shc_p2p_peer *from, struct shc_unexpected *message)

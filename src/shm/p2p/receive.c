@@ -62,29 +62,6 @@ void shc_p2p_write_piece(const struct shc_p2p *p2p, struct shc_message *m,
     m->moved += bytes;
 }
 
-static bool shape_equals(const struct shc_shape *a, const struct shc_shape *b)
-{
-    return a->dtype == b->dtype && a->elem_bytes == b->elem_bytes && a->dtype_tag == b->dtype_tag &&
-           a->bytes == b->bytes;
-}
-
-bool shc_p2p_meet(struct shc_p2p *p2p, struct shc_message *m, int peer,
-                  const struct shc_line_head *line)
-{
-    m->source = peer;
-    m->number = line->message;
-    m->unasked = shc_line_is_unasked(line);
-    m->moved = 0;
-    m->other = shc_line_shape(line);
-    const bool fits = shape_equals(&m->other, &m->shape);
-    if (line->kind == SHC_FRAME_EAGER)
-        return fits;
-    const enum shc_message_state next = m->unasked ? SHC_MESSAGE_FILLING : SHC_MESSAGE_GRANT_DUE;
-    m->state = fits ? next : SHC_MESSAGE_REFUSE_DUE;
-    shc_queue_append(&p2p->peers[peer].incoming, m);
-    return fits;
-}
-
 /* Gives the withdrawn receive this header, and the bytes that came with it. `first`: where the first
  * ones came. */
 static void take_message(struct shc_p2p *p2p, struct shc_message *m, int peer,
