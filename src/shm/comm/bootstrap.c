@@ -4,7 +4,7 @@
  * links its life word and gives one verdict. Rank 0 decides, or tries the next form. The store carries what
  * cannot be written into the segment; docs/internals/protocol/rendezvous.md.
  */
-#include "shm/comm/bootstrap.h"
+#include "shm/comm/comm.h"
 
 #include "shm/base/config.h"
 #include "shm/base/log.h"

@@ -3,9 +3,7 @@
 
 #include "shm/base/config.h"
 #include "shm/base/log.h"
-#include "shm/comm/bootstrap.h"
 #include "shm/comm/memory.h"
-#include "shm/comm/patience.h"
 #include "shm/comm/request.h"
 #include "shm/os/numa.h"
 #include "shm/proto/board.h"

@@ -83,6 +83,24 @@ SHC_NODISCARD SHC_INLINE enum shc_status shc_comm_usable(const struct shc_comm *
     return shc_comm_fail_unusable(comm);
 }
 
+/* (bootstrap.c) Comes to share a segment with ranks of which it knows only a key-value store: all ranks fail
+ * or none. docs/internals/protocol/rendezvous.md. post: comm->seat is taken, the others are there, the
+ * members' life words are linked. */
+SHC_NODISCARD enum shc_status shc_bootstrap(struct shc_comm *comm,
+                                            const struct shc_comm_config *config,
+                                            const struct shc_knobs *knobs);
+
+/* The same for a rank that cannot even begin (no memory, no descriptor, ...): tells the others why, so that
+ * they do not wait for it. Returns `status` with the text that is recorded now. */
+SHC_NODISCARD enum shc_status shc_bootstrap_refuse(struct shc_comm *comm,
+                                                   const struct shc_comm_config *config,
+                                                   enum shc_status status);
+
+/* (patience.c) CPUs that the group's ranks may use together; and how long its waits spin and yield before
+ * they sleep. pre: the ranks have met. */
+int shc_usable_cpus(const struct shc_seat *seat);
+void shc_patience_set(struct shc_seat *seat);
+
 /* Logs, at level info, what the group is, and which path each operation and size takes. */
 void shc_comm_log_facts(const struct shc_comm *comm);
 

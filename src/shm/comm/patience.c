@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "shm/comm/patience.h"
+#include "shm/comm/comm.h"
 
 #include "shm/base/config.h"
 #include "shm/exec/place.h"
