@@ -5,7 +5,6 @@
  */
 #include "shm/base/clock.h"
 #include "shm/p2p/internal.h"
-#include "shm/proto/member.h"
 
 #include <stddef.h>
 #include <string.h>

@@ -8,10 +8,8 @@
 #include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/p2p/internal.h"
-#include "shm/proto/board.h"
 #include "shm/proto/deadlock.h"
 #include "shm/proto/late.h"
-#include "shm/proto/member.h"
 
 #include <stdio.h>
 

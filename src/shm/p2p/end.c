@@ -3,7 +3,6 @@
  * The queues of pending messages, how a message ends, and the words in which it is named.
  */
 #include "shm/p2p/internal.h"
-#include "shm/proto/member.h"
 
 #include <stdio.h>
 

@@ -3,7 +3,6 @@
  * Matching (P2P-42): the posted receives that headers take, and the unexpected messages that
  * receives take. Both in the order in which they came.
  */
-#include "shm/kernel/copy.h"
 #include "shm/p2p/internal.h"
 
 #include <stdlib.h>

@@ -17,9 +17,7 @@
  *   IDLE   nothing has been pending for a while. The progress thread sleeps until it is called.
  */
 #include "shm/base/clock.h"
-#include "shm/base/num.h"
 #include "shm/p2p/internal.h"
-#include "shm/proto/member.h"
 
 #include <errno.h>
 #include <stdio.h>

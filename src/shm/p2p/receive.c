@@ -3,7 +3,6 @@
  * Messages that come in: reading the lines of the peers, giving headers to receives (P2P-42), and
  * bringing the bytes to the user's memory.
  */
-#include "shm/coll/select.h"
 #include "shm/p2p/internal.h"
 
 #include <stdio.h>

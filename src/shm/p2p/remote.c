@@ -6,9 +6,7 @@
 #include "shm/p2p/remote.h"
 
 #include "shm/p2p/internal.h"
-#include "shm/proto/member.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 /* REM-4: how many eager messages may be on their way to one rank that no receive has taken; and

@@ -3,10 +3,8 @@
  * Messages that go out: headers, the bytes that follow them, and CTS and NACK to the senders of
  * messages that come in. The protocols are those of docs/internals/protocol/messages.md.
  */
-#include "shm/coll/select.h"
 #include "shm/p2p/internal.h"
 #include "shm/p2p/protocols.h"
-#include "shm/proto/member.h"
 
 static bool fits(const struct shc_p2p *p2p, enum shc_protocol protocol, size_t bytes)
 {
