@@ -148,7 +148,7 @@ static SHC_NOINLINE bool receive_elsewhere(struct shc_p2p *p2p, struct shc_messa
     if (line.place.memory == SHC_IN_POOL)
         shc_credit_return(&p2p->pairs, m->peer, line.bytes);
     shc_place_return(&p2p->pairs, m->peer, line.place);
-    shc_p2p_note_header(p2p, m->peer, line.place);
+    shc_pair_note_header(&p2p->pairs, m->peer, line.place);
     return true;
 }
 

@@ -265,11 +265,3 @@ SHC_INLINE const char *shc_p2p_piece(const struct shc_p2p *p2p, int peer,
                ? (const char *)data
                : shc_place_at(&p2p->pairs, peer, p2p->pairs.seat->rank, line->place);
 }
-
-/* A header has been taken, or kept as an unexpected message. */
-SHC_INLINE void shc_p2p_note_header(struct shc_p2p *p2p, int peer, struct shc_place place)
-{
-    shc_pair_note_answer(&p2p->pairs, peer);
-    if (place.memory == SHC_IN_LONG_HAND_OFF)
-        shc_long_note_message(&p2p->pairs, peer, place.index);
-}

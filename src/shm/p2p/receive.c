@@ -185,7 +185,7 @@ static bool take_line(struct shc_p2p *p2p, int peer, struct shc_pair_found found
     case SHC_FRAME_FIRST:
         *kept = take_header(p2p, peer, &line, data);
         if (*kept)
-            shc_p2p_note_header(p2p, peer, line.place);
+            shc_pair_note_header(&p2p->pairs, peer, line.place);
         return true;
     case SHC_FRAME_MORE:
         return take_more(p2p, peer, &line, data);

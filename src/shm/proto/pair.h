@@ -303,12 +303,15 @@ bool shc_chunks_were_read(struct shc_pairs *pairs, int peer, uint64_t pool, uint
 /* P2P-33: is there a line that names a long hand-off buffer, and that the peer has not taken? */
 bool shc_long_is_out(const struct shc_pairs *pairs, int peer);
 
-/* A message from the peer, or its beginning, has come in the long hand-off buffer of that name. If
- * that is not the one that this rank handed over last, two messages have passed one another. */
-SHC_INLINE void shc_long_note_message(struct shc_pairs *pairs, int peer, unsigned index)
+/* A message from the peer, or its beginning, has been taken from that place, or is kept there. If it
+ * is in a long hand-off buffer, but not in the one that this rank handed over last, two messages have
+ * passed one another. */
+SHC_INLINE void shc_pair_note_header(struct shc_pairs *pairs, int peer, struct shc_place place)
 {
     struct shc_pair *pair = &pairs->pairs[peer];
-    pair->crosses = shc_hand_off_mirror(index) != pair->long_passed;
+    shc_pair_note_answer(pairs, peer);
+    if (place.memory == SHC_IN_LONG_HAND_OFF)
+        pair->crosses = shc_hand_off_mirror(place.index) != pair->long_passed;
 }
 
 /* P2P-13: are these bytes in the hand-off buffer's line, and not in the buffer? */
