@@ -182,11 +182,10 @@ static enum shc_status await_verdict(struct arrival *a, int attempt, int rank,
  * share its status. */
 static enum shc_status gather_verdicts(struct arrival *a, int attempt, struct shc_verdict *worst)
 {
-    static const struct shc_verdict good = {.status = SHC_OK};
     int world = a->rendezvous.seat->world_size;
     char ranks[128] = "";
     size_t used = 0;
-    *worst = good;
+    *worst = shc_verdict_of(SHC_OK, "");
     for (int rank = 1; rank < world; rank++) {
         struct shc_verdict verdict;
         SHC_TRY(await_verdict(a, attempt, rank, &verdict));

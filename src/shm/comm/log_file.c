@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-#include "shm/comm/log_file.h"
-
+/*
+ * The file of SHMCOLL_LOG_FILE. In its name %h, %r, %p and %% stand for the host, the rank of the job, the pid and
+ * a percent sign.
+ */
 #include "shm/base/atomic.h"
 #include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/base/status.h"
+#include "shm/comm/process.h"
 #include "shm/os/os.h"
 
 #include <stdio.h>

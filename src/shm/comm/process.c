@@ -5,7 +5,6 @@
 #include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/comm/comm.h"
-#include "shm/comm/log_file.h"
 #include "shm/comm/memory.h"
 #include "shm/exec/topo.h"
 #include "shm/kernel/cpu.h"

@@ -69,6 +69,9 @@ void shc_process_callback_end(void);
  * a group that has failed, its last call. Waits for no lock, and may return nothing. */
 void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 
+/* (log_file.c) From now on lines of the log go to the file of SHMCOLL_LOG_FILE, if that is set. */
+void shc_log_file_use(void);
+
 /* Gives the group its part of this process's board. pre: shc_process_enter(). */
 void shc_process_board_begin(struct shc_comm *comm);
 

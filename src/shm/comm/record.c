@@ -54,11 +54,6 @@ void shc_member_list_text(const int32_t *ranks, int world_size, char *text, size
 
 /* ---- reading ---- */
 
-static bool ends(const char *text, size_t capacity)
-{
-    return memchr(text, '\0', capacity) != NULL;
-}
-
 /* How many bytes the UTF-8 character has that begins here; 0: none begins here. */
 static size_t character_bytes(const char *text)
 {
@@ -94,14 +89,9 @@ void shc_record_text(char *to, size_t capacity, const char *text)
     to[used] = '\0';
 }
 
-static bool is_process(const struct shc_os_process *process)
-{
-    return process->pid > 0;
-}
-
 static const char *check_join(const struct shc_join *join, const struct shc_record_wish *wish)
 {
-    if (!is_process(&join->process))
+    if (join->process.pid <= 0)
         return "it names no process";
     if (join->head.generation < 1 || join->head.generation > SHC_RECORD_GENERATIONS)
         return "its generation is out of range";
@@ -123,9 +113,9 @@ static const char *check_name(const struct shc_segment_name *name,
         return "it offers an unknown kind of memory";
     if (name->bytes != wish->segment_bytes)
         return "it offers memory of another size";
-    if (!is_process(&name->creator) || name->creator_fd < 0)
+    if (name->creator.pid <= 0 || name->creator_fd < 0)
         return "it names no process and descriptor";
-    if (!ends(name->path, sizeof name->path) ||
+    if (!memchr(name->path, '\0', sizeof name->path) ||
         (name->path[0] != '\0') != (name->form == SHC_FORM_NAMED))
         return "the name of its memory is not one";
     return NULL;
@@ -135,7 +125,7 @@ static const char *check_verdict(const struct shc_verdict *verdict)
 {
     if (verdict->status >= SHC_STATUS_COUNT)
         return "its status is out of range";
-    if (!ends(verdict->text, sizeof verdict->text))
+    if (!memchr(verdict->text, '\0', sizeof verdict->text))
         return "its text does not end";
     if (verdict->status == SHC_OK && verdict->head.rank != 0)
         return "only rank 0 decides that a group is made";

@@ -15,11 +15,6 @@ void shc_thread_budget_tell(const struct shc_thread_budget *budget, struct shc_i
         shc_topo_cores("/sys", &identity->cpus, &identity->cores);
 }
 
-static struct shc_os_cpus cores_of(const struct shc_seat *seat, int rank)
-{
-    return shc_seat_identity(seat, rank).cores;
-}
-
 /* The number that is set, or -1: it depends on the cores. */
 static int said_of(const struct shc_seat *seat, int rank)
 {
@@ -30,7 +25,7 @@ static int said_of(const struct shc_seat *seat, int rank)
 /* That rank's share of all cores: at most the tightest quota. */
 static double share_of(const struct shc_seat *seat, const struct shc_topo_crowd *crowd, int rank)
 {
-    const struct shc_os_cpus cores = cores_of(seat, rank);
+    const struct shc_os_cpus cores = shc_seat_identity(seat, rank).cores;
     double share = shc_topo_share(crowd, &cores);
     for (int other = 0; other < seat->world_size; other++) {
         const double quota = SHC_READ_ONCE(shc_seat_identity_shm(seat, other)->said.cpu_quota);
@@ -54,7 +49,7 @@ void shc_thread_budget_muster(struct shc_thread_budget *budget, const struct shc
 {
     struct shc_topo_crowd crowd = {{0}};
     for (int rank = 0; rank < seat->world_size; rank++) {
-        const struct shc_os_cpus cores = cores_of(seat, rank);
+        const struct shc_os_cpus cores = shc_seat_identity(seat, rank).cores;
         if (said_of(seat, rank) < 0)
             shc_topo_crowd_add(&crowd, &cores);
     }
