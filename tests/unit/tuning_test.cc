@@ -13,6 +13,8 @@ extern "C" {
 #include <fstream>
 #include <gtest/gtest.h>
 #include <map>
+#include <set>
+#include <sstream>
 #include <string>
 #include <unistd.h>
 
@@ -298,17 +300,16 @@ TEST(Tuning, AutoDiffersFromTheValueThatItWouldSettleAt)
 
 std::string size_text(size_t value)
 {
+    if (value == SIZE_MAX)
+        return "never";
     for (int unit = 2; unit >= 0; unit--)
         if (value > 0 && value % (size_t{1} << 10 * (unit + 1)) == 0)
             return std::to_string(value >> 10 * (unit + 1)) + "kmg"[unit];
     return std::to_string(value);
 }
 
-std::string row_of(const shc_key &key)
+std::string values_of(const shc_key &key)
 {
-    const shc_tuning defaults = shc_tuning_default(0, 0);
-    size_t usual;
-    memcpy(&usual, reinterpret_cast<const char *>(&defaults) + key.offset, sizeof usual);
     std::string values = size_text(key.minimum) + " to " + size_text(key.maximum);
     if (key.multiple > 1)
         values += ", multiples of " + std::to_string(key.multiple);
@@ -316,21 +317,49 @@ std::string row_of(const shc_key &key)
         values += ", never";
     if (key.has_auto)
         values += ", auto";
-    const std::string otherwise = key.otherwise ? key.otherwise : size_text(usual);
-    return std::string("| `") + key.name + "` | " + values + " | " + otherwise + " | " + key.sets +
-           " | " + key.row + " |\n";
+    return values;
 }
 
-TEST(TuningPage, HasTheTableOfTheCode)
+// What the key is by default in groups of few ranks, of many, with more ranks than CPUs, and on a Zen 5.
+std::set<std::string> defaults_of(const shc_key &key)
 {
-    std::ifstream file(SHMCOLL_SOURCE_DIR "/docs/reference/tuning-keys.md");
-    const std::string page{std::istreambuf_iterator<char>(file), {}};
-    std::string table = "|---|---|---|---|---|\n";
-    for (const shc_key &key : shc_keys) {
-        table += row_of(key);
-        EXPECT_LE(strlen(key.sets), 200u) << key.name;
+    const struct {
+        unsigned amd_family;
+        int world;
+        bool crowded;
+    } groups[] = {{0, 2, false}, {0, 5, false}, {0, 5, true}, {0x1a, 2, false}};
+    std::set<std::string> defaults;
+    for (const auto &group : groups) {
+        shc_tuning tuning = shc_tuning_default(group.amd_family, 0);
+        shc_select_settle(&tuning, group.world, 0, group.crowded);
+        size_t value;
+        memcpy(&value, reinterpret_cast<const char *>(&tuning) + key.offset, sizeof value);
+        defaults.insert(size_text(value));
     }
-    EXPECT_NE(page.find(table + "\n"), std::string::npos) << "its table should be\n" << table;
+    return defaults;
+}
+
+TEST(TuningPage, HasTheKeysOfTheCodeTheirValuesAndDefaults)
+{
+    std::ifstream page(SHMCOLL_SOURCE_DIR "/docs/reference/tuning-keys.md");
+    std::string line;
+    while (line != "|---|---|---|---|---|")
+        ASSERT_TRUE(std::getline(page, line)) << "the page has no table of the keys";
+    for (const shc_key &key : shc_keys) {
+        const std::string begin = std::string("| `") + key.name + "` | " + values_of(key) + " | ";
+        std::getline(page, line);
+        ASSERT_EQ(line.substr(0, begin.size()), begin);
+        const size_t end = line.find(" | ", begin.size());
+        ASSERT_NE(end, std::string::npos) << line;
+        std::istringstream said(line.substr(begin.size(), end - begin.size()));
+        std::set<std::string> words;
+        for (std::string word; said >> word;)
+            words.insert(word.substr(0, word.find(';')));
+        for (const std::string &value : defaults_of(key))
+            EXPECT_EQ(words.count(value), 1u) << key.name << " is " << value << " by default";
+    }
+    std::getline(page, line);
+    EXPECT_EQ(line, "") << "is in the table, and no key of the code";
 }
 
 // ---- what the keys do ----
