@@ -20,6 +20,7 @@
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
+#include <utility>
 
 namespace shmcoll::test
 {
@@ -138,6 +139,42 @@ class Watchdog
     std::thread thread_;
 };
 
+// Maps each file once, for all ranks of one process.
+struct SharedMappings : shc_mapping_cache {
+    SharedMappings() : shc_mapping_cache{share, leave} {}
+
+  private:
+    struct Mapping {
+        void *base;
+        int users;
+    };
+    Mapping &of(const shc_segment *segment)
+    {
+        return mappings_[{segment->name.file.device, segment->name.file.inode}];
+    }
+    static int share(shc_mapping_cache *cache, const shc_segment *segment, void **base)
+    {
+        auto *self = static_cast<SharedMappings *>(cache);
+        std::lock_guard<std::mutex> guard(self->lock_);
+        Mapping &mapping = self->of(segment);
+        int error = 0;
+        if (mapping.users == 0)
+            error = shc_os_map(segment->fd, segment->bytes, segment->guard_bytes, &mapping.base);
+        mapping.users += error == 0;
+        *base = mapping.base;
+        return error;
+    }
+    static void leave(shc_mapping_cache *cache, const shc_segment *segment)
+    {
+        auto *self = static_cast<SharedMappings *>(cache);
+        std::lock_guard<std::mutex> guard(self->lock_);
+        if (--self->of(segment).users == 0)
+            shc_os_unmap(segment->base, segment->bytes, segment->guard_bytes);
+    }
+    std::mutex lock_;
+    std::map<std::pair<uint64_t, uint64_t>, Mapping> mappings_;
+};
+
 void run_body(const Body &body, Rank &rank, const Options &options)
 {
     if (options.before)
@@ -161,9 +198,10 @@ void run_threads(Mode mode, int world, const Body &body, const Options &options)
     store.check = memory_check;
     store.add = memory_add;
     store.put_first = memory_put_first;
+    SharedMappings mappings;
     shc_knobs knobs = options.knobs;
     if (mode == Mode::kOneMapping)
-        knobs.cache = shc_mapping_cache_create();
+        knobs.cache = &mappings;
     {
         Watchdog watchdog(options.limit_s, [] {
             print_stacks(getpid());
@@ -180,7 +218,6 @@ void run_threads(Mode mode, int world, const Body &body, const Options &options)
         for (std::thread &thread : threads)
             thread.join();
     }
-    shc_mapping_cache_destroy(knobs.cache);
 }
 
 [[noreturn]] void be_rank(int r, int world, const std::string &directory, const Body &body,

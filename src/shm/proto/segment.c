@@ -4,94 +4,30 @@
 #include "shm/base/num.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-#define CACHE_ENTRIES    64
 #define MAX_SEGMENT_SIZE (1ULL << 42)
-
-struct cache_entry {
-    struct shc_os_file_id file;
-    void *base;
-    int users;
-};
-
-struct shc_mapping_cache {
-    pthread_mutex_t lock;
-    struct cache_entry entries[CACHE_ENTRIES];
-};
-
-struct shc_mapping_cache *shc_mapping_cache_create(void)
-{
-    struct shc_mapping_cache *cache = calloc(1, sizeof *cache);
-    if (cache)
-        pthread_mutex_init(&cache->lock, NULL);
-    return cache;
-}
-
-void shc_mapping_cache_destroy(struct shc_mapping_cache *cache)
-{
-    if (cache)
-        pthread_mutex_destroy(&cache->lock);
-    free(cache);
-}
 
 static bool same_file(const struct shc_os_file_id *a, const struct shc_os_file_id *b)
 {
     return a->device == b->device && a->inode == b->inode;
 }
 
-/* The entry of this file, or a free one; the lock is held. */
-static struct cache_entry *cache_find(struct shc_mapping_cache *cache,
-                                      const struct shc_os_file_id *file)
-{
-    struct cache_entry *unused = NULL;
-    for (int i = 0; i < CACHE_ENTRIES; i++) {
-        struct cache_entry *entry = &cache->entries[i];
-        if (entry->users > 0 && same_file(&entry->file, file))
-            return entry;
-        if (entry->users == 0 && !unused)
-            unused = entry;
-    }
-    return unused;
-}
-
 static int map_file(struct shc_segment *segment)
 {
+    struct shc_mapping_cache *cache = segment->cache;
     void *base = NULL;
-    if (!segment->cache) {
-        int error = shc_os_map(segment->fd, segment->bytes, segment->guard_bytes, &base);
-        segment->base = error == 0 ? base : NULL;
-        return error;
-    }
-    int error = 0;
-    pthread_mutex_lock(&segment->cache->lock);
-    struct cache_entry *entry = cache_find(segment->cache, &segment->name.file);
-    if (!entry)
-        error = ENOMEM;
-    else if (entry->users == 0)
-        error = shc_os_map(segment->fd, segment->bytes, segment->guard_bytes, &entry->base);
-    if (error == 0) {
-        entry->file = segment->name.file;
-        entry->users++;
-        segment->base = entry->base;
-    }
-    pthread_mutex_unlock(&segment->cache->lock);
+    const int error = cache ? cache->map(cache, segment, &base)
+                            : shc_os_map(segment->fd, segment->bytes, segment->guard_bytes, &base);
+    segment->base = error == 0 ? base : NULL;
     return error;
 }
 
-static void unmap_file(struct shc_segment *segment)
+static void unmap_file(const struct shc_segment *segment)
 {
-    bool last = true;
-    if (segment->cache) {
-        pthread_mutex_lock(&segment->cache->lock);
-        struct cache_entry *entry = cache_find(segment->cache, &segment->name.file);
-        last = --entry->users == 0;
-        pthread_mutex_unlock(&segment->cache->lock);
-    }
-    if (last)
+    if (segment->cache)
+        segment->cache->unmap(segment->cache, segment);
+    else
         shc_os_unmap(segment->base, segment->bytes, segment->guard_bytes);
 }
 

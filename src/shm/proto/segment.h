@@ -25,9 +25,11 @@ const char *shc_segment_form_name(uint32_t form);
  * Tests only: ranks that are threads of one process share one mapping, because a thread sanitizer
  * sees a race only through one address. NULL everywhere else.
  */
-struct shc_mapping_cache;
-struct shc_mapping_cache *shc_mapping_cache_create(void);
-void shc_mapping_cache_destroy(struct shc_mapping_cache *cache);
+struct shc_segment;
+struct shc_mapping_cache {
+    int (*map)(struct shc_mapping_cache *cache, const struct shc_segment *segment, void **base);
+    void (*unmap)(struct shc_mapping_cache *cache, const struct shc_segment *segment);
+};
 
 struct shc_segment {
     char *base; /* NULL if there is none */
