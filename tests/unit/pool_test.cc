@@ -37,7 +37,6 @@ TEST(Pool, EveryTaskRunsOnceWhateverTheNumberOfThreads)
                 job.expect_each_once();
             }
         }
-        shc_pool_destroy(pool);
     }
 }
 
@@ -47,7 +46,6 @@ TEST(Pool, NoPoolAtAllIsAPoolOfSizeZero)
     job.run(nullptr);
     job.expect_each_once();
     EXPECT_EQ(shc_pool_size(nullptr), 0);
-    shc_pool_destroy(nullptr);
 }
 
 TEST(Pool, SeveralCallersAtOnceDoNotWaitForOneAnother)
@@ -65,7 +63,6 @@ TEST(Pool, SeveralCallersAtOnceDoNotWaitForOneAnother)
         });
     for (std::thread &caller : callers)
         caller.join();
-    shc_pool_destroy(pool);
 }
 
 TEST(Pool, WhatTheTasksWroteIsThereWhenTheRunReturns)
@@ -79,7 +76,6 @@ TEST(Pool, WhatTheTasksWroteIsThereWhenTheRunReturns)
             plain.data(), 64);
         EXPECT_EQ(std::accumulate(plain.begin(), plain.end(), 0), 63 * 64 / 2);
     }
-    shc_pool_destroy(pool);
 }
 
 TEST(Pool, PinningThatIsRefusedIsNoError)
@@ -90,7 +86,6 @@ TEST(Pool, PinningThatIsRefusedIsNoError)
     Job job(50);
     job.run(pool);
     job.expect_each_once();
-    shc_pool_destroy(pool);
 }
 
 } // namespace

@@ -20,13 +20,11 @@ struct shc_pool {
     void (*task)(void *arg, uint32_t index);
     void *arg;
     shc_a64 ticket;
-    shc_a64 finished; /* tasks, ever */
-    shc_a32 stopping;
+    shc_a64 finished;         /* tasks, ever */
     struct shc_bell_shm bell; /* idle threads sleep here */
     struct shc_os_cpus cpus;
     bool pinned;
     int size;
-    struct shc_os_thread threads[SHC_POOL_MAX_THREADS];
 };
 
 static uint32_t tasks_left(uint64_t ticket)
@@ -58,9 +56,6 @@ static bool work_once(struct shc_pool *pool)
 
 static bool has_work(const struct shc_pool *pool)
 {
-    /* acquire pool/stopping <- release in shc_pool_destroy(): no other data. */
-    if (shc_a32_load_acquire(&pool->stopping))
-        return true;
     /* acquire pool/ticket <- release in shc_pool_run(): there is a job. */
     return tasks_left(shc_a64_load_acquire(&pool->ticket)) > 0;
 }
@@ -82,8 +77,7 @@ static void pool_thread(void *arg)
     struct shc_pool *pool = arg;
     int refused = pool->pinned ? shc_os_thread_pin(&pool->cpus) : 0;
     (void)refused; /* then the scheduler chooses a CPU */
-    /* acquire pool/stopping <- release in shc_pool_destroy(): no other data. */
-    while (!shc_a32_load_acquire(&pool->stopping)) {
+    for (;;) {
         while (work_once(pool))
             continue;
         if (linger(pool))
@@ -97,6 +91,7 @@ static void pool_thread(void *arg)
 enum shc_status shc_pool_create(struct shc_pool **out, int threads, const struct shc_os_cpus *cpus)
 {
     struct shc_pool *pool = calloc(1, sizeof *pool);
+    struct shc_os_thread thread;
     if (!pool)
         return shc_fail(SHC_ERR_NOMEM, "no memory for the reduction threads");
     pthread_mutex_init(&pool->busy, NULL);
@@ -105,24 +100,12 @@ enum shc_status shc_pool_create(struct shc_pool **out, int threads, const struct
         pool->pinned = true;
     }
     while (pool->size < threads && pool->size < SHC_POOL_MAX_THREADS &&
-           shc_os_thread_start(&pool->threads[pool->size], "shc-reduce", pool_thread, pool) == 0)
+           shc_os_thread_start(&thread, "shc-reduce", pool_thread, pool) == 0) {
+        shc_os_thread_detach(&thread);
         pool->size++;
+    }
     *out = pool;
     return SHC_OK;
-}
-
-void shc_pool_destroy(struct shc_pool *pool)
-{
-    if (!pool)
-        return;
-    /* release pool/stopping -> acquire in pool_thread(): no other data. */
-    shc_a32_store_release(&pool->stopping, 1);
-    shc_bell_ring(&pool->bell, false);
-    for (int i = 0; i < pool->size; i++)
-        while (shc_os_thread_join(&pool->threads[i], SHC_NS_PER_S) != 0)
-            shc_bell_ring(&pool->bell, false);
-    pthread_mutex_destroy(&pool->busy);
-    free(pool);
 }
 
 int shc_pool_size(const struct shc_pool *pool)

@@ -16,13 +16,10 @@ struct shc_pool;
 
 #define SHC_POOL_MAX_THREADS 256
 
-/* threads: 0 .. SHC_POOL_MAX_THREADS; fewer start if the system refuses more. `cpus` NULL: not
- * pinned. Pinning that is refused is no error. */
+/* A pool lives as long as the process. threads: 0 .. SHC_POOL_MAX_THREADS; fewer start if the system
+ * refuses more. `cpus` NULL: not pinned. Pinning that is refused is no error. */
 SHC_NODISCARD enum shc_status shc_pool_create(struct shc_pool **pool, int threads,
                                               const struct shc_os_cpus *cpus);
-
-/* pre: no thread is inside shc_pool_run. */
-void shc_pool_destroy(struct shc_pool *pool);
 
 int shc_pool_size(const struct shc_pool *pool);
 
