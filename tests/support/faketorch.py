@@ -77,7 +77,7 @@ def build_lent() -> None:
     if LENT.exists() and LENT.stat().st_mtime > newest([*LENT_SOURCES, *headers]):
         return
     command = ["gcc", "-std=gnu11", "-O1", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread"]
-    command += ["-ffp-contract=off", "-D_GNU_SOURCE", "-DSHC_DEBUG_LEVEL=1"]
+    command += ["-ffp-contract=off", "-D_GNU_SOURCE"]
     command += [f"-I{folder}" for folder in INCLUDES]
     command += [f"-Wl,-soname,{LENT.name}", f"-Wl,--version-script={CUDA_SIDE}/shmcoll_cuda.map"]
     command += ["-o", str(LENT), *map(str, LENT_SOURCES)]

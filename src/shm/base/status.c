@@ -189,9 +189,3 @@ enum shc_status shc_fail_errno(enum shc_status status, int error, const char *fo
                  strerror_r(error, why, sizeof why));
     return status;
 }
-
-void shc_assert_failed(const char *condition, const char *file, int line)
-{
-    fprintf(stderr, "shmcoll: bug at %s:%d: %s does not hold\n", file, line, condition);
-    abort();
-}

@@ -18,15 +18,3 @@ SHC_NODISCARD enum shc_status shc_fail(enum shc_status status, const char *forma
 /* The same, with ": <strerror(error)>" after the text. */
 SHC_NODISCARD enum shc_status shc_fail_errno(enum shc_status status, int error, const char *format,
                                              ...) SHC_PRINTF(3, 4);
-
-/* A bug of the library, never bad input: says where, and aborts. Level 1 is always on. Levels 2 and
- * 3 cost time, and are on if the library is built with that SHC_DEBUG_LEVEL. */
-#define SHC_ASSERT(cond) ((cond) ? (void)0 : shc_assert_failed(#cond, __FILE__, __LINE__))
-#if defined(SHC_DEBUG_LEVEL) && SHC_DEBUG_LEVEL >= 2
-#define SHC_ASSERT_2(cond) SHC_ASSERT(cond)
-#else
-#define SHC_ASSERT_2(cond) ((void)0)
-#endif
-
-SHC_COLD void shc_assert_failed(const char *condition, const char *file, int line)
-    __attribute__((noreturn));
