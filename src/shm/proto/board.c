@@ -243,21 +243,26 @@ void shc_board_free(struct shc_board *board)
     shc_a32_store_release(&board->shm->state, SHC_BOARD_FREE);
 }
 
+/* Makes the number odd. Returns the even one that it becomes when its fields are stored. */
+static uint64_t begin_change(shc_a64 *number)
+{
+    /* relaxed: one writer. */
+    const uint64_t odd = shc_a64_load_relaxed(number) + 1;
+    /* relaxed: the release stores after it keep it before the rest. */
+    shc_a64_store_relaxed(number, odd);
+    return odd + 1;
+}
+
 void shc_board_note_clock(const struct shc_board *board, uint64_t now_ns)
 {
     struct shc_board_group_shm *group = board->shm;
     if (board->level != SHC_BOARD_TIMES)
         return;
-    /* relaxed: one writer. */
-    const uint64_t number = shc_a64_load_relaxed(&group->clock_number) + 1;
-    /* relaxed: the release stores after it keep it before the rest. */
-    shc_a64_store_relaxed(&group->clock_number, number);
-    /* release board/clock -> acquire in a tool outside: the number was odd before. */
-    shc_a64_store_release(&group->clock_ticks, shc_clock_ticks());
-    /* release board/clock -> acquire in a tool outside: the number was odd before. */
-    shc_a64_store_release(&group->clock_ns, now_ns);
+    const uint64_t next = begin_change(&group->clock_number);
+    shc_board_store(&group->clock_ticks, shc_clock_ticks());
+    shc_board_store(&group->clock_ns, now_ns);
     /* release board/clock -> acquire in a tool outside: the moment. */
-    shc_a64_store_release(&group->clock_number, number + 1);
+    shc_a64_store_release(&group->clock_number, next);
 }
 
 bool shc_board_block(const struct shc_board *board, uint64_t thread,
@@ -308,8 +313,7 @@ static void store_text(shc_a64 *words, size_t count, const char *text)
     for (size_t i = 0; i < count; i++) {
         uint64_t word;
         memcpy(&word, bytes + i * sizeof word, sizeof word);
-        /* release board/device -> acquire in a tool outside: the number was odd before. */
-        shc_a64_store_release(&words[i], word);
+        shc_board_store(&words[i], word);
     }
 }
 
@@ -319,24 +323,23 @@ void shc_board_device(const struct shc_board *board, const struct shc_device_wor
         return;
     struct shc_board_device_shm *device =
         work->messages ? &board->shm->device_messages : &board->shm->device;
-    /* relaxed: one writer. */
-    const uint64_t number = shc_a64_load_relaxed(&device->number) + 1;
-    /* relaxed: the release stores after it keep it before the rest. */
-    shc_a64_store_relaxed(&device->number, number);
-    /* release board/device -> acquire in a tool outside: the number was odd before. */
-    shc_a64_store_release(&device->called, work->called);
-    /* release board/device -> acquire in a tool outside: the number was odd before. */
-    shc_a64_store_release(&device->done, work->done);
-    /* release board/device -> acquire in a tool outside: the number was odd before. */
-    shc_a64_store_release(&device->since_ns, work->since_ns);
+    const uint64_t next = begin_change(&device->number);
+    shc_board_store(&device->called, work->called);
+    shc_board_store(&device->done, work->done);
+    shc_board_store(&device->since_ns, work->since_ns);
     store_text(device->call, SHC_BOARD_CALL_WORDS, work->call);
     store_text(device->whom, SHC_BOARD_WHOM_WORDS, work->whom);
-    for (int i = 0; i < SHC_MAX_WORLD / 64; i++) {
-        /* release board/device -> acquire in a tool outside: the number was odd before. */
-        shc_a64_store_release(&device->missing[i], work->missing[i]);
-    }
+    for (int i = 0; i < SHC_MAX_WORLD / 64; i++)
+        shc_board_store(&device->missing[i], work->missing[i]);
     /* release board/device -> acquire in a tool outside: the rest. */
-    shc_a64_store_release(&device->number, number + 1);
+    shc_a64_store_release(&device->number, next);
+}
+
+/* As shc_board_store(). */
+static void store32(shc_a32 *field, uint32_t value)
+{
+    /* release board/messages -> acquire in a tool outside: the number was odd before. */
+    shc_a32_store_release(field, value);
 }
 
 void shc_board_messages(const struct shc_board *board, const struct shc_board_pending *pending)
@@ -344,51 +347,31 @@ void shc_board_messages(const struct shc_board *board, const struct shc_board_pe
     if (board->level == SHC_BOARD_OFF)
         return;
     struct shc_board_messages_shm *messages = &board->shm->messages;
-    /* relaxed: one writer, under the lock of messages. */
-    const uint64_t number = shc_a64_load_relaxed(&messages->number) + 1;
-    /* relaxed: the release stores after it keep it before the rest. */
-    shc_a64_store_relaxed(&messages->number, number);
-    /* release board/messages -> acquire in a tool outside: the number was odd before. */
-    shc_a32_store_release(&messages->sends, pending->sends);
-    /* release board/messages -> acquire in a tool outside: the number was odd before. */
-    shc_a32_store_release(&messages->receives, pending->receives);
-    /* release board/messages -> acquire in a tool outside: the number was odd before. */
-    shc_a32_store_release(&messages->kind, (uint32_t)pending->kind);
-    /* release board/messages -> acquire in a tool outside: the number was odd before. */
-    shc_a32_store_release(&messages->peer, (uint32_t)(pending->peer + 1));
-    /* release board/messages -> acquire in a tool outside: the number was odd before. */
-    shc_a32_store_release(&messages->tag, (uint32_t)pending->tag);
-    /* release board/messages -> acquire in a tool outside: the number was odd before. */
-    shc_a32_store_release(&messages->waiters, pending->waiters);
-    /* release board/messages -> acquire in a tool outside: the number was odd before. */
-    shc_a64_store_release(&messages->bytes, pending->bytes);
-    /* release board/messages -> acquire in a tool outside: the number was odd before. */
-    shc_a64_store_release(&messages->since_ns, pending->since_ns);
+    const uint64_t next = begin_change(&messages->number);
+    store32(&messages->sends, pending->sends);
+    store32(&messages->receives, pending->receives);
+    store32(&messages->kind, (uint32_t)pending->kind);
+    store32(&messages->peer, (uint32_t)(pending->peer + 1));
+    store32(&messages->tag, (uint32_t)pending->tag);
+    store32(&messages->waiters, pending->waiters);
+    shc_board_store(&messages->bytes, pending->bytes);
+    shc_board_store(&messages->since_ns, pending->since_ns);
     /* release board/messages -> acquire in a tool outside: the numbers. */
-    shc_a64_store_release(&messages->number, number + 1);
+    shc_a64_store_release(&messages->number, next);
 }
 
-/* The record of that number in a ring of so many. */
 static void store_record(struct shc_board_record_shm *record, uint64_t number,
                          const struct fields *fields)
 {
     /* relaxed: the release stores after it keep it before the fields. */
     shc_a64_store_relaxed(&record->number, 0);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->begin, fields->begin);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->end, fields->end);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->what, fields->what);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->count, fields->count);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->bytes, fields->bytes);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->peer,
-                          (uint32_t)fields->peer | (uint64_t)(uint32_t)fields->tag << 32);
-    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
-    shc_a64_store_release(&record->pair, fields->pair);
+    shc_board_store(&record->begin, fields->begin);
+    shc_board_store(&record->end, fields->end);
+    shc_board_store(&record->what, fields->what);
+    shc_board_store(&record->count, fields->count);
+    shc_board_store(&record->bytes, fields->bytes);
+    shc_board_store(&record->peer, (uint32_t)fields->peer | (uint64_t)(uint32_t)fields->tag << 32);
+    shc_board_store(&record->pair, fields->pair);
     /* release board/kept -> acquire in a tool outside: the fields. */
     shc_a64_store_release(&record->number, number);
 }

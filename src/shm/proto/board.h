@@ -272,6 +272,25 @@ SHC_INLINE void shc_board_add(shc_a64 *counter, uint64_t change)
     shc_a64_store_relaxed(counter, before + change);
 }
 
+SHC_INLINE void shc_board_add32(shc_a32 *counter, uint32_t change)
+{
+    /* relaxed: one writer. */
+    const uint32_t before = shc_a32_load_relaxed(counter);
+    /* relaxed: a reader looks twice, with time between. */
+    shc_a32_store_relaxed(counter, before + change);
+}
+
+/* Stores a field of what has a number, which is odd, or of a record 0, while its fields change. */
+SHC_INLINE void shc_board_store(shc_a64 *field, uint64_t value)
+{
+    /* release board/record -> acquire in a tool outside: `number` was 0 before. */
+    /* release board/kept -> acquire in a tool outside: `number` was 0 before. */
+    /* release board/clock -> acquire in a tool outside: the number was odd before. */
+    /* release board/messages -> acquire in a tool outside: the number was odd before. */
+    /* release board/device -> acquire in a tool outside: the number was odd before. */
+    shc_a64_store_release(field, value);
+}
+
 SHC_INLINE void shc_board_count(const struct shc_board *board, enum shc_op_kind kind,
                                 uint64_t bytes)
 {
@@ -305,35 +324,23 @@ SHC_INLINE void shc_board_use(const struct shc_board *board, uint64_t thread)
 /* A collective was queued; under the queue's lock. */
 SHC_INLINE void shc_board_submit(const struct shc_board *board)
 {
-    if (board->level == SHC_BOARD_OFF)
-        return;
-    /* relaxed: one writer. */
-    const uint32_t before = shc_a32_load_relaxed(&board->shm->submitted);
-    /* relaxed: a reader looks twice, with time between. */
-    shc_a32_store_relaxed(&board->shm->submitted, before + 1);
+    if (board->level != SHC_BOARD_OFF)
+        shc_board_add32(&board->shm->submitted, 1);
 }
 
 /* And has ended; by the runner. */
 SHC_INLINE void shc_board_end_queued(const struct shc_board *board)
 {
-    if (board->level == SHC_BOARD_OFF)
-        return;
-    /* relaxed: one writer. */
-    const uint32_t before = shc_a32_load_relaxed(&board->shm->ended);
-    /* relaxed: a reader looks twice, with time between. */
-    shc_a32_store_relaxed(&board->shm->ended, before + 1);
+    if (board->level != SHC_BOARD_OFF)
+        shc_board_add32(&board->shm->ended, 1);
 }
 
 /* So many more messages of that kind are not over; under the lock of messages. */
 SHC_INLINE void shc_board_pend(const struct shc_board *board, enum shc_op_kind kind, int change)
 {
-    if (board->level == SHC_BOARD_OFF)
-        return;
-    shc_a32 *count = kind == SHC_SEND ? &board->shm->sending : &board->shm->receiving;
-    /* relaxed: one writer. */
-    const uint32_t before = shc_a32_load_relaxed(count);
-    /* relaxed: a reader looks twice, with time between. */
-    shc_a32_store_relaxed(count, before + (uint32_t)change);
+    if (board->level != SHC_BOARD_OFF)
+        shc_board_add32(kind == SHC_SEND ? &board->shm->sending : &board->shm->receiving,
+                        (uint32_t)change);
 }
 
 /* The runner enters that call. */
@@ -346,16 +353,11 @@ SHC_INLINE void shc_board_enter(const struct shc_board *board, uint64_t epoch,
         struct shc_board_record_shm *record = shc_board_record(board, epoch);
         /* relaxed: the release stores after it keep it before the fields. */
         shc_a64_store_relaxed(&record->number, 0);
-        /* release board/record -> acquire in a tool outside: `number` was 0 before. */
-        shc_a64_store_release(&record->begin, shc_clock_ticks());
-        /* release board/record -> acquire in a tool outside: `number` was 0 before. */
-        shc_a64_store_release(&record->end, 0);
-        /* release board/record -> acquire in a tool outside: `number` was 0 before. */
-        shc_a64_store_release(&record->what, shc_board_what(call, SHC_OK));
-        /* release board/record -> acquire in a tool outside: `number` was 0 before. */
-        shc_a64_store_release(&record->count, call->count);
-        /* release board/record -> acquire in a tool outside: `number` was 0 before. */
-        shc_a64_store_release(&record->bytes, call->count * call->elem_bytes);
+        shc_board_store(&record->begin, shc_clock_ticks());
+        shc_board_store(&record->end, 0);
+        shc_board_store(&record->what, shc_board_what(call, SHC_OK));
+        shc_board_store(&record->count, call->count);
+        shc_board_store(&record->bytes, call->count * call->elem_bytes);
         /* release board/record -> acquire in a tool outside: the fields. */
         shc_a64_store_release(&record->number, epoch);
     }
