@@ -28,43 +28,45 @@ struct stat_line {
     int exit_status;         /* as waitpid() has it; 0: none, or not for this user to see */
 };
 
-/* /proc/<pid>/stat, or a thread's, from its third field on. The second field, the command name, may
- * contain anything, also blanks and parentheses, but it ends at the last ')'. */
+/* The field of that number in a line that begins with its third field; NULL: the line ends before it. */
+static const char *field_of(const char *third, int number)
+{
+    const char *at = third;
+    for (int field = 3; at && field < number; field++) {
+        at = strchr(at, ' ');
+        at = at ? at + 1 : NULL;
+    }
+    return at;
+}
+
+/* Its value; 0: the line ends before it. */
+static uint64_t value_of(const char *third, int number)
+{
+    const char *at = field_of(third, number);
+    return at ? strtoull(at, NULL, 10) : 0;
+}
+
+/* /proc/<pid>/stat, or a thread's. The second field, the command name, may contain anything, also blanks
+ * and parentheses, but it ends at the last ')'. */
 static int read_stat(const char *path, struct stat_line *line)
 {
     char text[1024];
     int error = shc_os_read_text(path, text, sizeof text);
     if (error != 0)
         return error;
-    char *at = strrchr(text, ')');
-    if (!at || at[1] != ' ')
+    const char *second = strrchr(text, ')');
+    if (!second || second[1] != ' ' || !field_of(second + 2, 22))
         return EPROTO;
-    at += 2;
-    line->state = *at;
-    for (int field = 3; field < 22; field++) {
-        if (field == 9)
-            line->flags = strtoull(at, NULL, 10);
-        if (field == 20)
-            line->threads = strtol(at, NULL, 10);
-        at = strchr(at, ' ');
-        if (!at)
-            return EPROTO;
-        at++;
-    }
-    line->start_time = strtoull(at, NULL, 10);
-    line->pending = 0;
-    for (int field = 22; field < 39 && at; field++) {
-        if (field == 31)
-            line->pending = strtoull(at, NULL, 10);
-        at = strchr(at, ' ');
-        at += at != NULL;
-    }
-    line->cpu = at ? (int)strtol(at, NULL, 10) : -1;
-    for (int field = 39; field < 52 && at; field++) {
-        at = strchr(at, ' ');
-        at += at != NULL;
-    }
-    line->exit_status = at ? (int)strtol(at, NULL, 10) : 0;
+    const char *third = second + 2;
+    *line = (struct stat_line){
+        .state = *third,
+        .flags = value_of(third, 9),
+        .threads = (long)value_of(third, 20),
+        .start_time = value_of(third, 22),
+        .pending = value_of(third, 31),
+        .cpu = field_of(third, 39) ? (int)value_of(third, 39) : -1,
+        .exit_status = (int)value_of(third, 52),
+    };
     return 0;
 }
 
