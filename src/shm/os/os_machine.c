@@ -55,23 +55,29 @@ bool shc_os_ticks_are_steady(void)
 #endif
 }
 
+/* Until the file ends, or `bytes` is full. *used: so many were read, also after an error. */
+static int read_all(int fd, char *bytes, size_t capacity, size_t *used)
+{
+    *used = 0;
+    while (*used < capacity) {
+        ssize_t got = read(fd, bytes + *used, capacity - *used);
+        if (got < 0 && errno != EINTR)
+            return errno;
+        if (got == 0)
+            break;
+        if (got > 0)
+            *used += (size_t)got;
+    }
+    return 0;
+}
+
 int shc_os_read_text(const char *path, char *text, size_t capacity)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0)
         return errno;
-    size_t used = 0;
-    int error = 0;
-    while (used < capacity - 1) {
-        ssize_t got = read(fd, text + used, capacity - 1 - used);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            error = errno;
-        if (got <= 0)
-            break;
-        used += (size_t)got;
-    }
+    size_t used;
+    const int error = read_all(fd, text, capacity - 1, &used);
     close(fd);
     text[used] = '\0';
     return error == 0 && memchr(text, '\0', used) ? EILSEQ : error;
@@ -182,20 +188,6 @@ int shc_os_directory_make(const char *path)
     return mkdir(path, S_IRWXU) == 0 || errno == EEXIST ? 0 : errno;
 }
 
-static int write_all(int fd, const char *bytes, size_t count)
-{
-    while (count > 0) {
-        ssize_t done = write(fd, bytes, count);
-        if (done < 0 && errno != EINTR)
-            return errno;
-        if (done > 0) {
-            bytes += done;
-            count -= (size_t)done;
-        }
-    }
-    return 0;
-}
-
 int shc_os_directory_check(const char *path)
 {
     struct stat st;
@@ -218,7 +210,14 @@ int shc_os_file_begin(struct shc_os_new_file *file, const char *path)
 
 int shc_os_file_add(const struct shc_os_new_file *file, const void *bytes, size_t count)
 {
-    return write_all(file->fd, bytes, count);
+    for (size_t done = 0; done < count;) {
+        ssize_t now = write(file->fd, (const char *)bytes + done, count - done);
+        if (now < 0 && errno != EINTR)
+            return errno;
+        if (now > 0)
+            done += (size_t)now;
+    }
+    return 0;
 }
 
 int shc_os_file_end(struct shc_os_new_file *file, const char *path, int error)
@@ -253,15 +252,8 @@ int shc_os_file_get(const char *path, void *bytes, size_t capacity, size_t *coun
     if (error == 0 && (size_t)st.st_size > capacity)
         error = EMSGSIZE;
     size_t used = 0;
-    while (error == 0 && used < (size_t)st.st_size) {
-        ssize_t got = read(fd, (char *)bytes + used, (size_t)st.st_size - used);
-        if (got < 0 && errno != EINTR)
-            error = errno;
-        if (got == 0)
-            break;
-        if (got > 0)
-            used += (size_t)got;
-    }
+    if (error == 0)
+        error = read_all(fd, bytes, (size_t)st.st_size, &used);
     close(fd);
     if (error == 0)
         *count = used;

@@ -229,7 +229,7 @@ void shc_os_file_close(int fd)
 /* The length of the memory before a mapping, in whole pages of this kernel: 4 KiB, or up to 64 KiB. */
 static size_t guard_pages(size_t guard_bytes)
 {
-    return shc_align_up(guard_bytes, (size_t)sysconf(_SC_PAGESIZE));
+    return shc_align_up(guard_bytes, shc_os_page_bytes());
 }
 
 int shc_os_map(int fd, size_t bytes, size_t guard_bytes, void **base)
@@ -305,7 +305,7 @@ size_t shc_os_page_bytes(void)
  * and round the end up themselves. */
 static void *begin_of_page(void *memory, size_t *bytes)
 {
-    size_t before = (uintptr_t)memory % (size_t)sysconf(_SC_PAGESIZE);
+    size_t before = (uintptr_t)memory % shc_os_page_bytes();
     *bytes += before;
     return (char *)memory - before;
 }
