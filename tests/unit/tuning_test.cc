@@ -453,7 +453,8 @@ TEST(Tuning, AScatterIsPulledFromWhereItsKeySays)
 {
     const shc_tuning t = read_good("scatter.single_copy_from=1m");
     EXPECT_FALSE(shc_select_pulls(&t, size_t{1} << 50, 2));
-    for (int world : {3, 4, 5, 126}) {
+    EXPECT_FALSE(shc_select_pulls(&t, size_t{1} << 50, SHC_CMA_RANKS + 1));
+    for (int world : {3, 4, 5, SHC_CMA_RANKS}) {
         EXPECT_FALSE(shc_select_pulls(&t, (1 << 20) - 1, world)) << world;
         EXPECT_TRUE(shc_select_pulls(&t, 1 << 20, world)) << world;
     }

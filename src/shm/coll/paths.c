@@ -41,7 +41,7 @@ const char *shc_coll_path(const struct shc_tuning *tuning, enum shc_op_kind kind
     case SHC_REDUCE:
         return rooted(tuning, kind, bytes, world_size);
     case SHC_SCATTER:
-        if (copies && shc_scatter_pulls(tuning, others_bytes, world_size))
+        if (copies && shc_select_pulls(tuning, others_bytes, world_size))
             return "single-copy";
         return rooted(tuning, kind, others_bytes, world_size);
     case SHC_ALL_REDUCE:

@@ -31,7 +31,3 @@ SHC_NODISCARD enum shc_status shc_push_run(struct shc_task *task, shc_staged_fn 
 
 /* How an all_to_all of equal blocks goes, in words. */
 const char *shc_alltoall_path(const struct shc_tuning *tuning, size_t bytes, int world_size);
-
-/* Does every rank of a scatter copy its block out of the root's memory, if the kernel lets it?
- * `others_bytes`: of all blocks except the root's. */
-bool shc_scatter_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size);

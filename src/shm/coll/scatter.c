@@ -101,17 +101,6 @@ static enum shc_status run_one_round(struct shc_task *task, bool in_line)
 
 #define TAKEN_STEP 1
 
-/* All ranks know this. */
-bool shc_scatter_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size)
-{
-    return world_size <= SHC_CMA_RANKS && shc_select_pulls(tuning, others_bytes, world_size);
-}
-
-static bool may_pull(const struct shc_task *task)
-{
-    return shc_scatter_pulls(task->tuning, others_bytes(task), task->seat->world_size);
-}
-
 /* Notes where each block is. False: a block is not in one piece, or not where the kernel can copy
  * it from. */
 static bool offer_blocks(const struct shc_task *task, struct shc_cma_shm *offer)
@@ -176,7 +165,7 @@ static enum shc_status run_single_copy(struct shc_task *task)
 static enum shc_status run_long(struct shc_task *task)
 {
     const bool is_root = task->seat->rank == task->call.root;
-    const bool offers = may_pull(task);
+    const bool offers = shc_select_pulls(task->tuning, others_bytes(task), task->seat->world_size);
     struct shc_flow flow = {
         .task = task,
         .total_bytes = others_bytes(task),

@@ -240,7 +240,8 @@ bool shc_select_pulls(const struct shc_tuning *tuning, size_t others_bytes, int 
 {
     /* Two ranks copy at the same time in any case: one rank copies what the other one has just
      * stored. */
-    return world_size > 2 && others_bytes >= tuning->single_copy_bytes;
+    return world_size > 2 && world_size <= SHC_CMA_RANKS &&
+           others_bytes >= tuning->single_copy_bytes;
 }
 
 /*

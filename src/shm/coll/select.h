@@ -87,8 +87,8 @@ bool shc_select_unpipelined(const struct shc_tuning *tuning, size_t bytes, int w
 size_t shc_select_piece(const struct shc_tuning *tuning, size_t bytes, size_t slot_bytes,
                         int world_size);
 
-/* Does every rank copy its block of a scatter out of the root's memory, if the others' blocks have
- * so many bytes? */
+/* Does every rank copy its block of a scatter out of the root's memory, if the kernel lets it and the others' blocks
+ * have so many bytes? The same on all ranks. */
 bool shc_select_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size);
 
 /* May a one-way message of so many bytes be stored to staging memory non-temporally? Each rank may decide for
