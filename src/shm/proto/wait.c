@@ -31,15 +31,12 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 
-#define SLICE_NS SHC_LOOK_NS
-#define FIRST_NS \
-    (2 * SHC_NS_PER_MS)         /* a slice before the wait parks; most waits are over by then */
-#define ATTEND_NS SHC_NS_PER_MS /* a slice while a library thread's work falls to this one */
-#define ASK_NS    (50 * SHC_NS_PER_MS)
-#define ALERT_NS \
-    SHC_NS_PER_S /* after a signal the callback is asked often: its answer may take some time */
+#define SLICE_NS      SHC_LOOK_NS         /* of sleep, and shorter ones: */
+#define FIRST_NS      (2 * SHC_NS_PER_MS) /* before the wait parks; most waits are over by then */
+#define ATTEND_NS     SHC_NS_PER_MS       /* while a library thread's work falls to this one */
+#define ASK_NS        (50 * SHC_NS_PER_MS)
+#define ALERT_NS      SHC_NS_PER_S /* after a signal: the callback's answer may take some time */
 #define YIELDS_A_LOOK 16
 #define YIELDING_NS   (2 * SHC_NS_PER_MS) /* a thread that computes keeps its whole time slice */
 
@@ -87,14 +84,6 @@ enum shc_status shc_wait_give_up_for(struct shc_wait *wait, enum shc_status stat
     return give_up(wait, status, reason, false, end);
 }
 
-static enum shc_status check_dead(struct shc_wait *wait, int rank)
-{
-    char reason[512];
-    const struct shc_member_end end = shc_member_get_end(wait->seat, rank);
-    shc_member_death_text(wait->seat, &end, reason, sizeof reason);
-    return shc_wait_give_up_for(wait, SHC_ERR_PEER_DEAD, reason, &end);
-}
-
 static enum shc_status check_group(struct shc_wait *wait)
 {
     struct shc_seat *seat = wait->seat;
@@ -112,8 +101,11 @@ static enum shc_status check_group(struct shc_wait *wait)
  * set before that rank went, so it is looked at again after the rank's state. */
 static enum shc_status check_death(struct shc_wait *wait, int rank)
 {
+    char reason[512];
     SHC_TRY(check_group(wait));
-    return check_dead(wait, rank);
+    const struct shc_member_end end = shc_member_get_end(wait->seat, rank);
+    shc_member_death_text(wait->seat, &end, reason, sizeof reason);
+    return shc_wait_give_up_for(wait, SHC_ERR_PEER_DEAD, reason, &end);
 }
 
 /* Is any rank dead, whether this operation needs it or not? */
