@@ -52,6 +52,8 @@
 #include "shm/os/os.h"
 #include "shm/shmcoll.h"
 
+#include <assert.h>
+
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
 #define SHC_LAYOUT_VERSION 40u
 
@@ -344,67 +346,58 @@ struct shc_cma_shm {
 #define SHC_CMA_OFFSET         18432
 #define SHC_BLOCK_BYTES        20480 /* whole pages */
 
-#define SHC_LAYOUT_ASSERT(cond, what) _Static_assert(cond, what)
-#ifdef __cplusplus
-#undef SHC_LAYOUT_ASSERT
-#define SHC_LAYOUT_ASSERT(cond, what) static_assert(cond, what)
-#endif
-
-SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) == 272, "header");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET, "header before abort");
-SHC_LAYOUT_ASSERT(SHC_ABORT_OFFSET + SHC_LINE_BYTES <= SHC_DECISION_OFFSET &&
-                      SHC_DECISION_OFFSET + SHC_LINE_BYTES <= SHC_LATE_OFFSET &&
-                      SHC_LATE_OFFSET + SHC_LINE_BYTES <= SHC_MEMBERS_OFFSET,
-                  "told and late have their own lines");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_member_shm) == 8, "member");
-SHC_LAYOUT_ASSERT(SHC_MEMBERS_OFFSET + SHC_MAX_WORLD * sizeof(struct shc_member_shm) ==
-                      SHC_BLOCKS_OFFSET,
-                  "the member table ends the first page");
-SHC_LAYOUT_ASSERT(SHC_BLOCKS_OFFSET <= SHC_OS_ROBUST_DISTANCE,
-                  "a robust entry lies in the guard just before the mapping");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_os_process) == 40, "process");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_identity_shm) == 320 &&
-                      sizeof(struct shc_identity_shm) <= SHC_HEAP_OFFSET,
-                  "identity");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_heap_shm) == 64 &&
-                      SHC_HEAP_OFFSET + sizeof(struct shc_heap_shm) <= SHC_PROGRESS_OFFSET,
-                  "heap");
-SHC_LAYOUT_ASSERT(SHC_PROGRESS_OFFSET % SHC_LINE_BYTES == 0, "progress has its own lines");
-SHC_LAYOUT_ASSERT(SHC_BELL_OFFSET % SHC_LINE_BYTES == 0, "bell has its own lines");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_call_shm) == SHC_LINE_BYTES, "call line");
-SHC_LAYOUT_ASSERT(SHC_CALLS_OFFSET % SHC_LINE_BYTES == 0, "call lines are whole lines");
-SHC_LAYOUT_ASSERT(SHC_CALLS_OFFSET + 2 * sizeof(struct shc_call_shm) == SHC_REASON_OFFSET,
-                  "reason after the calls");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_reason_shm) == SHC_REASON_BYTES, "reason");
-SHC_LAYOUT_ASSERT(SHC_REASON_OFFSET + SHC_REASON_BYTES == SHC_OFFER_OFFSET, "offer after reason");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_segment_name) == 152, "segment name");
-SHC_LAYOUT_ASSERT(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) == SHC_LEAVING_OFFSET, "offer");
-SHC_LAYOUT_ASSERT(SHC_LEAVING_OFFSET + sizeof(struct shc_leaving_shm) == SHC_CALL_RECORD_OFFSET,
-                  "leaving");
-SHC_LAYOUT_ASSERT(SHC_CALL_RECORD_OFFSET % SHC_LINE_BYTES == 0, "what is said has its own lines");
-SHC_LAYOUT_ASSERT(SHC_CALL_RECORD_OFFSET + 2 * sizeof(struct shc_call_record_shm) ==
-                      SHC_SMALL_OFFSET,
-                  "said");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_line_shm) == SHC_LINE_BYTES, "pair line");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_line_head) == 32, "line head");
-SHC_LAYOUT_ASSERT(offsetof(struct shc_line_shm, data) + SHC_HAND_OFF_LINE_BYTES ==
-                      SHC_CPU_LINE_BYTES,
-                  "only one half of a hand-off buffer's line is used");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_ack_shm) == 64, "ack");
-SHC_LAYOUT_ASSERT(SHC_EAGER_BYTES % SHC_PAGE_BYTES == 0, "eager buffers are whole pages");
-SHC_LAYOUT_ASSERT(
-    SHC_PREFIX_BYTES <= SHC_WHOLE_BYTES && SHC_WHOLE_BYTES <= SHC_LONG_HAND_OFF_BYTES,
-    "a long hand-off buffer has room for a prefix, and for each message that goes whole");
-SHC_LAYOUT_ASSERT(SHC_UNASKED_BYTES == SHC_CREDIT_BUFFERS * SHC_POOL_BYTES,
-                  "a message without CTS may have to be put aside");
-SHC_LAYOUT_ASSERT(SHC_HAND_OFF_SLOT_RANKS == 2 && SHC_HAND_OFF_SLOTS == 2 &&
-                      SHC_HAND_OFF_SLOT_BYTES % SHC_PAGE_BYTES == 0,
-                  "each rank reserves a hand-off slot, in whole pages");
-SHC_LAYOUT_ASSERT(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_CMA_OFFSET,
-                  "small slots");
-SHC_LAYOUT_ASSERT(sizeof(struct shc_cma_shm) % SHC_LINE_BYTES == 0 &&
-                      SHC_CMA_OFFSET % SHC_LINE_BYTES == 0,
-                  "what is offered has its own lines");
-SHC_LAYOUT_ASSERT(SHC_CMA_OFFSET + 2 * sizeof(struct shc_cma_shm) <= SHC_BLOCK_BYTES &&
-                      SHC_BLOCK_BYTES % SHC_PAGE_BYTES == 0,
-                  "block");
+static_assert(sizeof(struct shc_header_shm) == 272, "header");
+static_assert(sizeof(struct shc_header_shm) <= SHC_ABORT_OFFSET &&
+                  SHC_ABORT_OFFSET + SHC_LINE_BYTES <= SHC_DECISION_OFFSET &&
+                  SHC_DECISION_OFFSET + SHC_LINE_BYTES <= SHC_LATE_OFFSET &&
+                  SHC_LATE_OFFSET + SHC_LINE_BYTES <= SHC_MEMBERS_OFFSET,
+              "header, abort, decision and late have their own lines");
+static_assert(SHC_PROGRESS_OFFSET % SHC_LINE_BYTES == 0 && SHC_BELL_OFFSET % SHC_LINE_BYTES == 0 &&
+                  SHC_CALLS_OFFSET % SHC_LINE_BYTES == 0 &&
+                  SHC_CALL_RECORD_OFFSET % SHC_LINE_BYTES == 0 &&
+                  SHC_CMA_OFFSET % SHC_LINE_BYTES == 0,
+              "progress, bell, calls, call records and cma have their own lines");
+static_assert(sizeof(struct shc_member_shm) == 8, "member");
+static_assert(SHC_MEMBERS_OFFSET + SHC_MAX_WORLD * sizeof(struct shc_member_shm) ==
+                  SHC_BLOCKS_OFFSET,
+              "the member table ends the first page");
+static_assert(SHC_BLOCKS_OFFSET <= SHC_OS_ROBUST_DISTANCE,
+              "a robust entry lies in the guard just before the mapping");
+static_assert(sizeof(struct shc_os_process) == 40, "process");
+static_assert(sizeof(struct shc_identity_shm) == 320 &&
+                  sizeof(struct shc_identity_shm) <= SHC_HEAP_OFFSET,
+              "identity");
+static_assert(sizeof(struct shc_heap_shm) == 64 &&
+                  SHC_HEAP_OFFSET + sizeof(struct shc_heap_shm) <= SHC_PROGRESS_OFFSET,
+              "heap");
+static_assert(sizeof(struct shc_call_shm) == SHC_LINE_BYTES, "call line");
+static_assert(SHC_CALLS_OFFSET + 2 * sizeof(struct shc_call_shm) == SHC_REASON_OFFSET,
+              "reason after the calls");
+static_assert(sizeof(struct shc_reason_shm) == SHC_REASON_BYTES &&
+                  SHC_REASON_OFFSET + SHC_REASON_BYTES == SHC_OFFER_OFFSET,
+              "offer after reason");
+static_assert(sizeof(struct shc_segment_name) == 152, "segment name");
+static_assert(SHC_OFFER_OFFSET + sizeof(struct shc_offer_shm) == SHC_LEAVING_OFFSET, "offer");
+static_assert(SHC_LEAVING_OFFSET + sizeof(struct shc_leaving_shm) == SHC_CALL_RECORD_OFFSET,
+              "leaving");
+static_assert(SHC_CALL_RECORD_OFFSET + 2 * sizeof(struct shc_call_record_shm) == SHC_SMALL_OFFSET,
+              "call records");
+static_assert(sizeof(struct shc_line_shm) == SHC_LINE_BYTES, "pair line");
+static_assert(sizeof(struct shc_line_head) == 32, "line head");
+static_assert(offsetof(struct shc_line_shm, data) + SHC_HAND_OFF_LINE_BYTES == SHC_CPU_LINE_BYTES,
+              "only one half of a hand-off buffer's line is used");
+static_assert(sizeof(struct shc_ack_shm) == 64, "ack");
+static_assert(SHC_EAGER_BYTES % SHC_PAGE_BYTES == 0, "eager buffers are whole pages");
+static_assert(SHC_PREFIX_BYTES <= SHC_WHOLE_BYTES && SHC_WHOLE_BYTES <= SHC_LONG_HAND_OFF_BYTES,
+              "a long hand-off buffer has room for a prefix, and for each message that goes whole");
+static_assert(SHC_UNASKED_BYTES == SHC_CREDIT_BUFFERS * SHC_POOL_BYTES,
+              "a message without CTS may have to be put aside");
+static_assert(SHC_HAND_OFF_SLOT_RANKS == 2 && SHC_HAND_OFF_SLOTS == 2 &&
+                  SHC_HAND_OFF_SLOT_BYTES % SHC_PAGE_BYTES == 0,
+              "each rank reserves a hand-off slot, in whole pages");
+static_assert(SHC_SMALL_OFFSET + SHC_SMALL_SLOTS * SHC_SMALL_SLOT_BYTES <= SHC_CMA_OFFSET,
+              "small slots");
+static_assert(sizeof(struct shc_cma_shm) % SHC_LINE_BYTES == 0, "cma is whole lines");
+static_assert(SHC_CMA_OFFSET + 2 * sizeof(struct shc_cma_shm) <= SHC_BLOCK_BYTES &&
+                  SHC_BLOCK_BYTES % SHC_PAGE_BYTES == 0,
+              "block");
