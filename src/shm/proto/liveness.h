@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The liveness thread, called liveness thread: it owns the process's life words, one for each group that the
- * process has joined. When the process dies in any way (SIGKILL, a crash, _exit, exec), the kernel
- * walks that thread's robust list before it tears down the memory, and marks every word. That takes
- * less than a millisecond, independent of the size of the process and of others that inherited its
- * files.
+ * The liveness thread: it owns the process's life words, one for each group that the process has joined. When the
+ * process dies in any way (SIGKILL, a crash, _exit, exec), the kernel walks that thread's robust list before it tears
+ * down the memory, and marks every word. That takes less than a millisecond, independent of the size of the process
+ * and of others that inherited its files.
  *
  * The kernel's walk ends after 2048 words. So a liveness thread owns at most half as many, and further words
  * have a liveness thread of their own. Only a liveness thread edits its list; other threads ask it to, and wait for

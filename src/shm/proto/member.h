@@ -54,7 +54,7 @@ void shc_member_look_at_threads(const struct shc_seat *seat, int peer);
 /* The first rank whose state is DEAD, other than this one and `other` (-1: any); -1: none. */
 int shc_member_find_dead(const struct shc_seat *seat, int other);
 
-/* "rank 3 (pid 8123, stopped, last call broadcast #411 (...))" */
+/* This rank's process is about to end because of that exception. Only the first one counts. */
 void shc_member_tell_why(const struct shc_seat *seat, const char *why);
 
 /* What is known of the end of a rank that is gone, or is about to go. */
@@ -80,6 +80,7 @@ void shc_member_death_text(const struct shc_seat *seat, const struct shc_member_
 void shc_member_left_text(const struct shc_seat *seat, const struct shc_member_end *end, char *text,
                           size_t capacity);
 
+/* "rank 3 (pid 8123, stopped, last call broadcast #411 (...))" */
 void shc_member_text(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 
 /* Appends the same for every rank that has not published this epoch's call, at most a few. Returns
