@@ -6,9 +6,6 @@
  * docs/reference/variables.md's list of variables is compared with this table by tests/lint/docs.py.
  */
 
-#include "shm/base/attrs.h"
-#include <stddef.h>
-
 /* The values of SHMCOLL_SEGMENT; the order is that of the attempts. */
 enum shc_segment_choice {
     SHC_SEGMENT_AUTO = 0,

@@ -21,7 +21,6 @@
 #include "shm/coll/runs.h"
 
 #include <stdio.h>
-#include <string.h>
 
 /* ---- tables ---- */
 

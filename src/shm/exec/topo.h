@@ -6,7 +6,6 @@
  * thread; no state.
  */
 
-#include "shm/base/status.h"
 #include "shm/os/numa.h"
 
 /* The CPUs of the calling thread's node that it may use; false if there is only one node, or if its

@@ -3,7 +3,6 @@
 
 #include "shm/base/atomic.h"
 #include "shm/base/config.h"
-#include "shm/base/status.h"
 #include "shm/kernel/cpu.h"
 #include "shm/kernel/kernel_isa.h"
 

@@ -4,7 +4,6 @@
 #include "shm/base/config.h"
 #include "shm/base/log.h"
 #include "shm/proto/dump.h"
-#include "shm/proto/segment.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -4,7 +4,6 @@
 #include "shm/base/num.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum { CALL_WORDS = SHC_CALL_RECORD_SEAL, WORDS_READ = SHC_CALL_RECORD_SEAL + 1 };
 

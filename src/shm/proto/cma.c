@@ -3,7 +3,6 @@
 
 #include "shm/proto/member.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 

@@ -6,7 +6,6 @@
  * damages costs a line, or adds one. Any thread.
  */
 
-#include "shm/base/lateness.h"
 #include "shm/proto/seat.h"
 
 /* A call that all ranks number alike. `which`: a hash of the ranks that are missing. */

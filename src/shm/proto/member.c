@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/proto/member.h"
 
-#include "shm/base/clock.h"
+#include "shm/base/lateness.h"
 #include "shm/proto/bell.h"
 #include "shm/proto/board.h"
 #include "shm/proto/call.h"
-#include "shm/proto/late.h"
 
 #include <stdio.h>
 #include <string.h>
