@@ -207,7 +207,7 @@ static enum shc_status collect(const struct shc_buf *buf, bool is_output, struct
     size_t offset = 0;
     *ascending = true;
     for (uint32_t i = 0; i < buf->list_count && buf->bytes > 0; i++) {
-        const size_t bytes = shc_tensor_elements(&buf->list[i]) * buf->elem_bytes;
+        const size_t bytes = shc_buf_tensor_bytes(buf, i);
         if (bytes == 0)
             continue;
         struct range *range = &ranges[*count];

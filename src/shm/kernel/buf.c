@@ -61,11 +61,7 @@ static enum shc_status check_tensor(const struct shc_tensor *tensor, uint32_t in
 
 size_t shc_buf_tensor_bytes(const struct shc_buf *buf, uint32_t index)
 {
-    size_t bytes = buf->elem_bytes;
-    const struct shc_tensor *tensor = &buf->list[index];
-    for (int d = 0; d < tensor->ndim; d++)
-        bytes *= (size_t)tensor->sizes[d];
-    return bytes;
+    return shc_tensor_elements(&buf->list[index]) * buf->elem_bytes;
 }
 
 size_t shc_buf_offset_of(const struct shc_buf *buf, uint32_t index)
