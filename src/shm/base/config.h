@@ -49,8 +49,7 @@ struct shc_config {
     int traceable;      /* processes of this user may trace this one, also where Yama forbids it */
     int arena_kib;      /* limit of a group's large staging memory, or SHC_ARENA_AUTO */
     const char *tuning; /* limits of coll/select.h, as text; NULL: not set */
-    char job
-        [64]; /* what a launcher has named this run of the job, for the name of a file; "": nothing */
+    char job[64];       /* what a launcher calls this run, for a file's name; "": nothing */
 };
 
 /* The process's configuration; the first call reads the environment. */

@@ -14,8 +14,8 @@ struct shc_numa {
     long (*mbind)(void *memory, unsigned long bytes, int mode, const unsigned long *nodes,
                   unsigned long max_node, unsigned flags);
     int8_t node_of[SHC_OS_MAX_CPUS]; /* -1: not known, or the machine has one node */
-    uint8_t distance[SHC_NUMA_MAX_NODES]
-                    [SHC_NUMA_MAX_NODES]; /* the firmware's; 10: the same node, 0: not known */
+    /* The firmware's; 10: the same node, 0: not known. */
+    uint8_t distance[SHC_NUMA_MAX_NODES][SHC_NUMA_MAX_NODES];
 };
 
 /* Of this machine. Without libnuma it has one node. */

@@ -85,10 +85,8 @@ struct shc_board_record_shm {
     shc_a64 what;   /* kind, dtype, redop, status: a byte each; then the root, 32 bits */
     shc_a64 count;  /* elements */
     shc_a64 bytes;
-    shc_a64
-        peer; /* of a message: the rank, or UINT32_MAX where it is not known; then the tag, 32 bits */
-    shc_a64
-        pair; /* of a message: its number among those from its sender to its receiver, 32 bits */
+    shc_a64 peer; /* of a message: its rank (UINT32_MAX: not known), then its tag, 32 bits */
+    shc_a64 pair; /* of a message: its number from its sender to its receiver, 32 bits */
 };
 
 struct shc_board_sum_shm {
@@ -129,9 +127,8 @@ struct shc_board_device_shm {
 struct shc_board_block_shm {
     shc_a64 since_ns; /* 0 while the rest changes; stored last */
     shc_a64 thread;   /* 0: none sleeps */
-    shc_a32
-        peer; /* 1 + the rank of the message that it waits for, or SHC_BOARD_ANY; 0: it waits for a call */
-    shc_a32 kind; /* of the message, as the tag */
+    shc_a32 peer;     /* 1 + the rank of the message, or SHC_BOARD_ANY; 0: it waits for a call */
+    shc_a32 kind;     /* of the message, as the tag */
     shc_a32 tag;
     uint32_t reserved;
 };
@@ -151,8 +148,7 @@ struct shc_board_end_shm {
 #define SHC_BOARD_ANY UINT32_MAX /* a message of any rank */
 
 struct shc_board_group_shm {
-    shc_a32
-        state; /* any thread; the texts and numbers up to `members` are stored before MAKING or MADE */
+    shc_a32 state; /* any thread; texts, numbers and members are stored before MAKING or MADE */
     int32_t rank;
     int32_t world_size;
     int32_t global_rank; /* -1: not known */

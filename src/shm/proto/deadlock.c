@@ -13,8 +13,9 @@
 #define MOST_WAITS     128
 #define MOST_EDGES     512
 #define MOST_MISSING   16 /* ranks that wait, of those that one call waits for */
-#define MOST_LOOKS \
-    100 /* at a cycle that was seen, every 10 ms: a parked thread looks within SHC_PARK_MOST_NS */
+
+/* At a cycle that was seen, every 10 ms: a parked thread looks within SHC_PARK_MOST_NS. */
+#define MOST_LOOKS 100
 
 /* What the board of a process says of one of its groups. Each value was copied once. */
 struct part {

@@ -3,11 +3,12 @@
 
 #include "shm/base/clock.h"
 
-#define TRIES 8
-#define NUMBER_BIT \
-    40 /* of the word: 24 bits of the number, or milliseconds; 8 of how often; 32 of the hash */
-#define NUMBERS UINT64_C(0xffffff)
+#define TRIES   8
 #define SKEW_MS 100 /* the clocks of two ranks that look at the same time */
+
+/* Of the word: 24 bits of the number, or milliseconds; 8 of how often; 32 of the hash. */
+#define NUMBER_BIT 40
+#define NUMBERS    UINT64_C(0xffffff)
 
 /* Does the word of another rank say what this rank would say? window_ms 0: the number is a call's. */
 static bool covers(uint64_t theirs, uint64_t ours, uint64_t window_ms)

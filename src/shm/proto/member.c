@@ -353,8 +353,8 @@ static enum shc_status fail_group(struct shc_seat *seat, enum shc_status status,
         shc_a32_cas_acq_rel(&shc_seat_abort(seat)->finder, 0, (uint32_t)seat->rank + 1);
         shc_group_wake(seat);
     }
-    show_failure(seat, status, text, seat->rank,
-                 end); /* also if another rank has found the same just before */
+    /* Also if another rank has found the same just before. */
+    show_failure(seat, status, text, seat->rank, end);
     return shc_fail(status, "%s", text);
 }
 

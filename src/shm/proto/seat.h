@@ -87,8 +87,7 @@ struct shc_seat {
     bool (*attend)(struct shc_seat *seat);
     uint64_t late_ns; /* a wait is reported after this long */
     uint64_t key;     /* others look for it in this process's memory (struct shc_identity_shm) */
-    shc_a64
-        single_copies; /* stored to by the runner: operations whose blocks were copied that way */
+    shc_a64 single_copies; /* operations whose blocks were copied that way; stored by the runner */
     /* The runner's: bytes of the small slots in its block that it alone has stored, for others; with two
      * ranks, of a hand-off slot. */
     uint32_t lent[SHC_SMALL_SLOTS];
