@@ -29,50 +29,42 @@
 /* ---- integers ---- */
 
 #define NAME(x) u8_##x
-#define MEM     uint8_t
 #define ACC     uint8_t
 #include "shm/kernel/ops_int_tmpl.h"
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) u16_##x
-#define MEM     uint16_t
 #define ACC     uint16_t
 #include "shm/kernel/ops_int_tmpl.h"
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) u32_##x
-#define MEM     uint32_t
 #define ACC     uint32_t
 #include "shm/kernel/ops_int_tmpl.h"
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) u64_##x
-#define MEM     uint64_t
 #define ACC     uint64_t
 #include "shm/kernel/ops_int_tmpl.h"
 #include "shm/kernel/reduce_tmpl.h"
 
 /* Signed types share everything with the unsigned ones except the order of their values ... */
 #define NAME(x) i8_##x
-#define MEM     int8_t
 #define ACC     int8_t
 #include "shm/kernel/ops_int_tmpl.h"
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) i16_##x
-#define MEM     int16_t
 #define ACC     int16_t
 #include "shm/kernel/ops_int_tmpl.h"
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) i32_##x
-#define MEM     int32_t
 #define ACC     int32_t
 #include "shm/kernel/ops_int_tmpl.h"
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) i64_##x
-#define MEM     int64_t
 #define ACC     int64_t
 #include "shm/kernel/ops_int_tmpl.h"
 #include "shm/kernel/reduce_tmpl.h"
@@ -95,7 +87,6 @@
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) u64_avg_##x
-#define MEM     uint64_t
 #define ACC     uint64_t
 #include "shm/kernel/reduce_tmpl.h"
 
@@ -123,13 +114,11 @@
  * They find no average of two signed bytes at all. */
 #ifdef __F16C__
 #define NAME(x) u8s_##x
-#define MEM     shc_v16
 #define ACC     shc_v16
 #define ELEMS   SHC_VEC_BYTES
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) i8s_##x
-#define MEM     shc_v8s
 #define ACC     shc_v8s
 #define ELEMS   SHC_VEC_BYTES
 #include "shm/kernel/reduce_tmpl.h"
@@ -215,7 +204,6 @@ SHC_INLINE uint8_t bool_store(const uint8_t *v)
 }
 
 #define NAME(x) bool_##x
-#define MEM     uint8_t
 #define ACC     uint8_t
 #define LANES   1
 #include "shm/kernel/reduce_tmpl.h"
@@ -227,12 +215,10 @@ KERNEL(bool, xor, bool_keep, shc_bool_xor, bool_keep)
 /* ---- floats ---- */
 
 #define NAME(x) f32_##x
-#define MEM     float
 #define ACC     float
 #include "shm/kernel/reduce_tmpl.h"
 
 #define NAME(x) f64_##x
-#define MEM     double
 #define ACC     double
 #include "shm/kernel/reduce_tmpl.h"
 
@@ -295,7 +281,6 @@ SHORT_KERNEL(f64, double, avg, true)
 
 #ifdef __F16C__
 #define NAME(x) c64_##x
-#define MEM     shc_vf
 #define ACC     shc_vf
 #define ELEMS   (SHC_VEC_BYTES / 8)
 #include "shm/kernel/reduce_tmpl.h"
@@ -303,7 +288,6 @@ SHORT_KERNEL(f64, double, avg, true)
 FLOAT_KERNEL(c64, product, c64_keep, shc_vec_c64_product, c64_keep)
 
 #define NAME(x) c128_##x
-#define MEM     shc_vd
 #define ACC     shc_vd
 #define ELEMS   (SHC_VEC_BYTES / 16)
 #include "shm/kernel/reduce_tmpl.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #pragma once
 /*
- * The operations on accumulators that are not plain integers (those: ops_int.h). Two shapes:
+ * The operations on accumulators that are not plain integers (those: ops_int_tmpl.h). Two shapes:
  * `binary` combines the result so far with the next source, `unary` treats one value with a number
  * (a source with its factor, the sum with the count).
  */

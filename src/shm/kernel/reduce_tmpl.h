@@ -2,8 +2,8 @@
 /*
  * The reduction loops for one element type. Ordinary code, included once per type with
  *   NAME(x)  x with the type's prefix
- *   MEM      what one load takes from memory: an element, or a word of several narrow ones
  *   ACC      what is combined: an element, or a vector of them
+ *   MEM      what one load takes from memory: an element, or a word of several narrow ones. Undefined: an ACC
  *   LANES    ACCs per MEM. Undefined: one, and a cast between MEM and ACC is all there is;
  *            else the includer defines NAME(load) and NAME(store).
  *   ELEMS    elements per MEM. Undefined: LANES, an ACC is an element.
@@ -17,6 +17,10 @@
  * nothing else connects the indices: that is what SHC_NO_CARRY says to the compiler, since a
  * destination may be a source.
  */
+
+#ifndef MEM
+#define MEM ACC
+#endif
 
 typedef MEM NAME(mem) __attribute__((aligned(1), may_alias));
 typedef ACC (*NAME(unary_fn))(ACC x, double number);
