@@ -1,8 +1,4 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/*
- * Messages in chunks, in two ways: through broadcast slots, in which one rank stores what all others
- * read, and through exchange cells, in which each of two ranks stores what the other one reads.
- */
 #include "shm/coll/flow.h"
 
 #include "shm/coll/parts.h"
