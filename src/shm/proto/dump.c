@@ -122,19 +122,14 @@ static int write_kept(const struct shc_os_new_file *file, const shc_a64 *number,
 static int write_part(const struct shc_os_new_file *file, const struct shc_board_group_shm *part)
 {
     union piece piece;
-    const struct shc_board_record_shm *calls = &part->records[0];
-    const struct shc_board_record_shm *messages = &part->kept[0];
-    const struct shc_board_record_shm *device = &part->device_records[0];
-    const shc_a64 *messages_kept = &part->kept_messages;
-    const shc_a64 *device_kept = &part->device_kept;
     copy_rest(&piece, part);
     int error = shc_os_file_add(file, &piece, REST_BYTES);
     if (error == 0)
-        error = write_records(file, calls, SHC_BOARD_RECORDS);
+        error = write_records(file, part->records, SHC_BOARD_RECORDS);
     if (error == 0)
-        error = write_kept(file, messages_kept, messages, SHC_BOARD_KEPT);
+        error = write_kept(file, &part->kept_messages, part->kept, SHC_BOARD_KEPT);
     if (error == 0)
-        error = write_kept(file, device_kept, device, SHC_BOARD_DEVICE);
+        error = write_kept(file, &part->device_kept, part->device_records, SHC_BOARD_DEVICE);
     return error;
 }
 
