@@ -18,30 +18,24 @@ static struct {
                   unsigned long max_node, unsigned flags);
 } libnuma;
 
-#define CALL(name)                                 \
-    {                                              \
-#name, offsetof(__typeof__(libnuma), name) \
-    }
-static const struct {
-    const char *name;
-    size_t offset; /* of its pointer */
-} calls[] = {CALL(numa_available), CALL(numa_max_node), CALL(numa_node_of_cpu), CALL(numa_distance),
-             CALL(mbind)};
+/* False: the library has no such function. */
+static bool find(void *library, const char *name, void *pointer)
+{
+    void *function = dlsym(library, name);
+    /* ISO C has no conversion between pointers to data and to functions; POSIX does. */
+    memcpy(pointer, &function, sizeof function);
+    return function != NULL;
+}
 
 /* The library stays open: the pointers lead into it. */
 static bool open_library(void)
 {
     void *library = dlopen("libnuma.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL)
-        return false;
-    for (size_t i = 0; i < sizeof calls / sizeof calls[0]; i++) {
-        void *function = dlsym(library, calls[i].name);
-        if (function == NULL)
-            return false;
-        /* ISO C has no conversion between pointers to data and to functions; POSIX does. */
-        memcpy((char *)&libnuma + calls[i].offset, &function, sizeof function);
-    }
-    return libnuma.numa_available() >= 0;
+    return library && find(library, "numa_available", &libnuma.numa_available) &&
+           find(library, "numa_max_node", &libnuma.numa_max_node) &&
+           find(library, "numa_node_of_cpu", &libnuma.numa_node_of_cpu) &&
+           find(library, "numa_distance", &libnuma.numa_distance) &&
+           find(library, "mbind", &libnuma.mbind) && libnuma.numa_available() >= 0;
 }
 
 static void read_nodes(void)
