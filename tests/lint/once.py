@@ -30,7 +30,8 @@ CALL = r"\((?:[^()]|\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\))*\)"  # arguments, 
 # May be given the address of a word of it.
 MAY_HAVE = re.compile(
     r"shc_a(?:32|64)_\w+|shc_(?:copy_(?:text_)?once|line_is|liveness_\w+|host_(?:device|pointer|index))"
-    r"|shc_lane_(?:tell|await|done|published)|shc_board_(?:store|add)\w*|begin_change|store32|write_kept"
+    r"|shc_lane_(?:tell|await|done|published)"
+    r"|shc_board_(?:store|add)\w*|begin_change|store32|write_kept|number(?:32|64)"
     r"|shc_wait_(?:has_)?reached|shc_os_futex_\w+|shc_bell_\w+|shc_cu_pointer|SHC_READ_ONCE|sizeof"
     r"|shc_timeline_init|shc_tuning_share"  # the last one stores there
 )

@@ -66,16 +66,16 @@ struct search {
 
 /* ---- reading boards ---- */
 
-static uint64_t number64(const shc_a64 *copy)
+static uint64_t number64(const shc_a64 *word)
 {
-    /* relaxed: a copy, which the kernel's read has ordered. */
-    return shc_a64_load_relaxed(copy);
+    /* relaxed: a copy, which the kernel's read has ordered; or a hint of this process's own board. */
+    return shc_a64_load_relaxed(word);
 }
 
-static uint32_t number32(const shc_a32 *copy)
+static uint32_t number32(const shc_a32 *word)
 {
     /* relaxed: as number64(). */
-    return shc_a32_load_relaxed(copy);
+    return shc_a32_load_relaxed(word);
 }
 
 static bool header_fits(int fd, const struct shc_os_process *self, int32_t pid)
@@ -516,16 +516,10 @@ static bool is_shown(const struct shc_seat *seat, const struct shc_board_awaited
     const struct shc_board_block_shm *block = &seat->board.shm->block;
     if (!message)
         return true;
-    /* relaxed: this process's own board, and a hint. */
-    const uint64_t since_ns = shc_a64_load_relaxed(&block->since_ns);
-    /* relaxed: this process's own board, and a hint. */
-    const uint32_t peer = shc_a32_load_relaxed(&block->peer);
-    /* relaxed: this process's own board, and a hint. */
-    const uint32_t kind = shc_a32_load_relaxed(&block->kind);
-    /* relaxed: this process's own board, and a hint. */
-    const uint32_t tag = shc_a32_load_relaxed(&block->tag);
-    return message->peer >= 0 && since_ns != 0 && peer == (uint32_t)message->peer + 1 &&
-           kind == (uint32_t)message->kind && tag == (uint32_t)message->tag;
+    return message->peer >= 0 && number64(&block->since_ns) != 0 &&
+           number32(&block->peer) == (uint32_t)message->peer + 1 &&
+           number32(&block->kind) == (uint32_t)message->kind &&
+           number32(&block->tag) == (uint32_t)message->tag;
 }
 
 /* That wait. */
