@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 // The functions of the interpreter that the glue calls, found when it runs. So one build of the glue
-// fits every Python, and Python.h is not included: none of these has changed since Python 3.4.
+// fits every Python, and Python.h is not included: none of these has changed since Python 3.10.
 
 namespace shmcoll
 {
@@ -20,6 +20,7 @@ struct PythonApi {
     Thread *(*PyEval_SaveThread)();
     void (*PyEval_RestoreThread)(Thread *);
     int (*PyErr_CheckSignals)();
+    int (*PyErr_SetInterruptEx)(int);
     Object *(*PyErr_Occurred)();
     void (*PyErr_Clear)();
     void (*PyErr_Fetch)(Object **, Object **, Object **);

@@ -8,6 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <mutex>
+#include <unistd.h>
 
 namespace shmcoll
 {
@@ -22,12 +23,12 @@ using InfoHandler = void (*)(int, siginfo_t *, void *);
 // Between two looks for handlers that have been set since: 64 system calls.
 constexpr std::chrono::milliseconds kBetweenLooks{50};
 
-// What a wrapper of the library calls: for each signal the last handler that was found. Only that signal
-// reads it.
+// What our handler of a signal calls: the handler that was found first, and nothing that is set later. Such a
+// handler may have kept ours, to call it or to restore it.
 struct Wrapped {
     std::atomic<Handler> handler{nullptr};
-    std::atomic<InfoHandler> infoHandler{
-        nullptr}; // the one with three arguments, if the handler is of that kind
+    std::atomic<InfoHandler> infoHandler{nullptr}; // if the handler takes three arguments
+    std::atomic<pid_t> inside{0}; // the thread that the last signal has interrupted
 };
 
 std::array<Wrapped, NSIG> wrapped;
@@ -37,9 +38,10 @@ static_assert(std::atomic<unsigned>::is_always_lock_free, "a signal handler coun
 // Guards `known`. Nothing of Python's is called under it.
 std::mutex *lock = new std::mutex;
 std::array<const void *, NSIG> known; // what wrapSignalHandlers() found, or left
+const char uncounted = 0; // its address in `known`: no handler's, so that each look asks Python
 
-std::atomic<bool> changed{
-    false}; // a handler was set without a wrapper over it: signals may have been missed
+// A handler was set without a wrapper over it: signals may have been missed.
+std::atomic<bool> changed{false};
 
 // Python's main thread's.
 unsigned seen = 0;
@@ -47,13 +49,18 @@ Clock::time_point looked;
 
 void count(int number, siginfo_t *info, void *context)
 {
-    const Wrapped &inner = wrapped[static_cast<size_t>(number)];
+    Wrapped &inner = wrapped[static_cast<size_t>(number)];
+    const pid_t self = gettid();
+    const pid_t before = inner.inside.exchange(self);
     const InfoHandler infoHandler = inner.infoHandler.load();
     const Handler handler = inner.handler.load();
-    if (infoHandler != nullptr)
+    if (before == self) // the handler below calls the one that it found, and that is this one
+        pythonApi()->PyErr_SetInterruptEx(number);
+    else if (infoHandler != nullptr)
         infoHandler(number, info, context);
     else if (handler != nullptr)
         handler(number);
+    inner.inside.store(before);
     arrived.fetch_add(1); // only now: a thread that counts it finds it in Python
 }
 
@@ -76,7 +83,15 @@ const void *currentHandler(int number)
     return sigaction(number, nullptr, &action) == 0 ? addressOf(action) : nullptr;
 }
 
-// Returns the handler that the signal has now.
+// The one that our handler of this signal calls; nullptr: this signal never had ours.
+const void *innerOf(const Wrapped &inner)
+{
+    const InfoHandler infoHandler = inner.infoHandler.load();
+    return infoHandler != nullptr ? reinterpret_cast<const void *>(infoHandler)
+                                  : reinterpret_cast<const void *>(inner.handler.load());
+}
+
+// Returns what the next looks are to find.
 const void *wrap(int number)
 {
     struct sigaction action;
@@ -90,6 +105,9 @@ const void *wrap(int number)
         return found;
     changed = true;
     Wrapped &inner = wrapped[static_cast<size_t>(number)];
+    const void *first = innerOf(inner);
+    if (first != nullptr && found != first)
+        return &uncounted; // C code has replaced ours, and may call it
     inner.infoHandler.store(takesThree ? action.sa_sigaction : nullptr);
     inner.handler.store(takesThree ? nullptr : action.sa_handler);
     action.sa_sigaction = count;

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import faults
@@ -183,3 +186,85 @@ def test_a_handler_that_returns_disturbs_nothing() -> None:
         return bool(wish.item())
 
     assert min(ranks.run(2, body, limit=LIMIT_S)) > 100
+
+
+# ---- handlers of C code ----
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    library = tmp_path_factory.mktemp("chain") / "chain.so"
+    source = Path(__file__).with_name("chain.c")
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source], check=True)
+    return ctypes.CDLL(str(library))
+
+
+def let_wait(rank: ranks.Rank) -> None:
+    """Rank 0 looks for handlers some times."""
+    if rank.rank == 1:
+        time.sleep(0.3)
+    dist.barrier()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("early", [False, True])
+def test_a_handler_that_calls_ours_is_called_once(chain: ctypes.CDLL, early: bool) -> None:
+    """`early`: it was there before the group, too, and so ours calls it."""
+
+    def body(rank: ranks.Rank) -> tuple[list[int], int]:
+        heard: list[int] = []
+        signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+        if early:
+            chain.chain_take(signal.SIGUSR1, 1)
+        faults.meet(rank)
+        chain.chain_take(signal.SIGUSR1, 1)
+        let_wait(rank)
+        if rank.rank == 0:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        else:
+            time.sleep(0.6)
+        dist.barrier()  # rank 0's Python hears of it in here
+        return heard, chain.chain_calls()
+
+    (heard, calls), _ = ranks.run(2, body, limit=LIMIT_S)
+    assert heard == [signal.SIGUSR1] and calls == 1
+
+
+@pytest.mark.timeout(60)
+def test_a_handler_that_is_given_back_is_heard_again(chain: ctypes.CDLL) -> None:
+    def body(rank: ranks.Rank) -> None:
+        faults.meet(rank)
+        chain.chain_take(signal.SIGINT, 0)
+        let_wait(rank)
+        chain.chain_give_back(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
+        let_wait(rank)
+        if rank.rank == 0:
+            assert interrupt(rank, dist.barrier, 0.2) < LIMIT_S * 1000
+        rank.sync()
+
+    ranks.run(2, body, limit=LIMIT_S)
+
+
+@pytest.mark.timeout(60)
+def test_a_python_handler_over_one_of_c_code_is_heard_in_a_wait(chain: ctypes.CDLL) -> None:
+    """Nothing counts its signals, because ours stays where it was: each look asks Python."""
+
+    def body(rank: ranks.Rank) -> list[int]:
+        heard: list[int] = []
+        signal.signal(signal.SIGUSR1, lambda number, _: heard.append(-1))
+        chain.chain_take(signal.SIGUSR1, 1)
+        faults.meet(rank)
+        signal.signal(signal.SIGUSR1, lambda number, _: heard.append(rank.board[faults.FREE]))
+        let_wait(rank)
+        if rank.rank == 0:
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        else:
+            time.sleep(1)
+            rank.board[faults.FREE] = 1
+        dist.barrier()
+        return heard
+
+    assert ranks.run(2, body, limit=LIMIT_S)[0] == [0], "while rank 0 waited"
