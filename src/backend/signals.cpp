@@ -8,7 +8,7 @@
 #include <chrono>
 #include <csignal>
 #include <mutex>
-#include <unistd.h>
+#include <pthread.h>
 
 namespace shmcoll
 {
@@ -28,7 +28,7 @@ constexpr std::chrono::milliseconds kBetweenLooks{50};
 struct Wrapped {
     std::atomic<Handler> handler{nullptr};
     std::atomic<InfoHandler> infoHandler{nullptr}; // if the handler takes three arguments
-    std::atomic<pid_t> inside{0}; // the thread that the last signal has interrupted
+    std::atomic<pthread_t> inside{}; // the thread that the last signal has interrupted
 };
 
 std::array<Wrapped, NSIG> wrapped;
@@ -50,8 +50,8 @@ Clock::time_point looked;
 void count(int number, siginfo_t *info, void *context)
 {
     Wrapped &inner = wrapped[static_cast<size_t>(number)];
-    const pid_t self = gettid();
-    const pid_t before = inner.inside.exchange(self);
+    const pthread_t self = pthread_self();
+    const pthread_t before = inner.inside.exchange(self);
     const InfoHandler infoHandler = inner.infoHandler.load();
     const Handler handler = inner.handler.load();
     if (before == self) // the handler below calls the one that it found, and that is this one
