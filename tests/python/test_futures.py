@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
-from ranks import Rank, run, seconds
+from ranks import Rank, outcomes, run, seconds
 
 
 def start(rank: Rank, value: float = 1.0, count: int = 4) -> dist.Work:
@@ -307,6 +307,35 @@ many = [dist.all_reduce(torch.ones(1000), async_op=True).get_future().then(lambd
 time.sleep(0.7 * (1 - rank))
 print("the end")
 """
+
+
+def test_more_callbacks_at_once_than_a_group_has_threads_are_no_lack_of_threads() -> None:
+    most, count = 64, 70
+
+    def body(rank: Rank) -> None:
+        rank.init()
+        if rank.rank == 1:  # comes when all callbacks are there
+            rank.sync()
+            for work in [start(rank) for _ in range(count)]:
+                work.wait()
+            return
+        inside, go_on = threading.Semaphore(0), threading.Event()
+
+        def wait(_: object) -> None:
+            inside.release()
+            go_on.wait()
+
+        futures = [start(rank).get_future().then(wait) for _ in range(count)]
+        rank.sync()
+        for _ in range(most):
+            assert inside.acquire(timeout=30)
+        go_on.set()
+        for future in futures:
+            future.wait()
+
+    first, second = outcomes(2, body, env={"SHMCOLL_LOG": "info"})
+    assert first.ok and second.ok and "cannot start" not in first.output, first.output
+    assert first.output.count("While all are inside callbacks, further ones wait") == 1
 
 
 FORK = """

@@ -268,13 +268,27 @@ static int start_thread(struct shc_comm *comm)
     return 0;
 }
 
+static void say_full(const struct shc_comm *comm)
+{
+    static shc_a32 said;
+    /* acq_rel engine/said: only the first thread says it; no other data. */
+    if (shc_a32_exchange_acq_rel(&said, 1) == 0)
+        shc_log(SHC_LOG_INFO,
+                "%s: the %d threads for callbacks that a group may have are there. While all are "
+                "inside "
+                "callbacks, further ones wait. (Said once.)",
+                shc_seat_member_name(&comm->seat, comm->seat.rank).text, SHC_ENGINE_MAX_THREADS);
+}
+
 void shc_engine_have_threads(struct shc_comm *comm, int wanted)
 {
     struct shc_engine *engine = &comm->engine;
     if (SHC_LIKELY(engine->able >= wanted) || shc_process_leaving())
         return;
     const int error = start_thread(comm);
-    if (error != 0)
+    if (engine->thread_count == SHC_ENGINE_MAX_THREADS)
+        say_full(comm);
+    else if (error != 0)
         shc_seat_lacks_thread(&comm->seat, error);
     note_unattended(engine, engine->able == 0);
 }
