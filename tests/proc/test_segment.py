@@ -420,6 +420,7 @@ def test_a_limit_that_leaves_no_arena_is_told_once() -> None:
 def test_a_tiny_file_size_limit_is_a_clear_error_on_all_ranks(limited: tuple[int, ...]) -> None:
     def body(rank: ranks.Rank) -> str:
         assert rank.store is not None
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, a C program does not
         if rank.rank in limited:
             resource.setrlimit(resource.RLIMIT_FSIZE, (4096, resource.RLIM_INFINITY))
         said = faults.told(lambda: rank.group("first", timeout=10))
@@ -430,6 +431,19 @@ def test_a_tiny_file_size_limit_is_a_clear_error_on_all_ranks(limited: tuple[int
 
     for said in ranks.run(3, body, limit=LIMIT_S):
         assert "File too large" in said and "rank 0" in said, said
+
+
+@pytest.mark.timeout(60)
+def test_a_file_size_limit_that_a_board_exceeds_leaves_the_group_without_one() -> None:
+    def body(rank: ranks.Rank) -> dict[str, str]:
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (16 << 20, resource.RLIM_INFINITY))
+        return work(rank)
+
+    outcomes = ranks.outcomes(3, body, limit=LIMIT_S)
+    assert forms(outcomes) == {(UNNAMED, UNNAMED)}
+    for outcome in outcomes:
+        assert outcome.output.count("cannot make a memfd") == 1, outcome.output
 
 
 @pytest.mark.timeout(60)

@@ -8,6 +8,7 @@ extern "C" {
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <fstream>
@@ -15,7 +16,9 @@ extern "C" {
 #include <iterator>
 #include <string>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -66,6 +69,26 @@ class Board : public ::testing::Test
     int fd_ = -1;
     char *seen_ = nullptr;
 };
+
+// With the signal's default action, which ends a process that makes a file too long.
+TEST(BoardWithoutRoom, ALimitOfFileSizesLeavesTheProcessWithoutABoard)
+{
+    const pid_t child = fork();
+    if (child == 0) {
+        shc_os_process self = {};
+        shc_board_process process = {};
+        const struct rlimit limit = {1 << 20, RLIM_INFINITY};
+        if (shc_os_process_self(&self) != 0 || setrlimit(RLIMIT_FSIZE, &limit) != 0)
+            _exit(2);
+        signal(SIGXFSZ, SIG_DFL);
+        shc_board_process_make(&process, &self);
+        _exit(process.header ? 1 : 0);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_FALSE(WIFSIGNALED(status)) << WTERMSIG(status);
+    EXPECT_EQ(status, 0);
+}
 
 shc_call call(uint64_t count)
 {

@@ -1,17 +1,21 @@
 // SPDX-License-Identifier: BSD-3-Clause
 extern "C" {
 #include "shm/os/numa.h"
+#include "shm/proto/segment.h"
 #include "shm/shmcoll.h"
 }
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace
@@ -28,7 +32,7 @@ class OsMemory : public ::testing::Test
     void SetUp() override
     {
         ASSERT_EQ(shc_os_memfd_create("shmcoll", &fd_), 0);
-        ASSERT_EQ(shc_os_file_resize(fd_, kPages * kPage), 0);
+        ASSERT_EQ(shc_os_file_grow(fd_, kPages * kPage), 0);
         void *base = nullptr;
         ASSERT_EQ(shc_os_map(fd_, kPages * kPage, SHC_OS_ROBUST_DISTANCE, &base), 0);
         base_ = static_cast<char *>(base);
@@ -99,6 +103,34 @@ TEST_F(OsMemory, APartThatBeginsInsideAPagePrefersItsNode)
     shc_os_place(base_ + 2 * kPage + 1024, kPage - 1024, 1);
     EXPECT_EQ(policy_of(base_ + kPage), MPOL_DEFAULT);
     EXPECT_EQ(policy_of(base_ + 2 * kPage), policy_of(base_));
+}
+
+// What the kernel does beyond the limit by default: it ends the process.
+TEST(OsLimit, ASegmentBeyondTheLimitOfFileSizesIsAnErrorAndNoSignal)
+{
+    for (uint32_t form : {SHC_FORM_UNNAMED, SHC_FORM_MEMFD}) {
+        const pid_t child = fork();
+        if (child == 0) {
+            shc_os_process self = {};
+            shc_segment segment;
+            const struct rlimit limit = {kPage, RLIM_INFINITY};
+            if (shc_os_process_self(&self) != 0 || setrlimit(RLIMIT_FSIZE, &limit) != 0)
+                _exit(1);
+            signal(SIGXFSZ, SIG_DFL);
+            if (shc_segment_create(&segment, form, 2 * kPage, 0, &self, nullptr) != SHC_ERR_SYSTEM)
+                _exit(2);
+            if (!strstr(shc_error_text(), "File too large"))
+                _exit(3);
+            if (shc_segment_create(&segment, form, kPage, 0, &self, nullptr) != SHC_OK)
+                _exit(4);
+            shc_segment_detach(&segment);
+            _exit(0);
+        }
+        int status = -1;
+        ASSERT_EQ(waitpid(child, &status, 0), child);
+        EXPECT_FALSE(WIFSIGNALED(status)) << WTERMSIG(status);
+        EXPECT_EQ(status, 0) << form;
+    }
 }
 
 // Runs a second time without the library (tests/CMakeLists.txt).

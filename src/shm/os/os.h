@@ -48,8 +48,9 @@ SHC_NODISCARD int shc_os_memfd_seal_against_shrinking(int fd);
 /* Is that so, and has it ordinary pages? A huge page may be missing when it is touched, which is a SIGBUS. */
 bool shc_os_memfd_is_sealed_against_shrinking(int fd);
 
-/* pre: the file has never been mapped. post: its size is `bytes`; no page is reserved. */
-SHC_NODISCARD int shc_os_file_resize(int fd, size_t bytes);
+/* Makes a file so long, also one that is mapped; no page is reserved. EFBIG: RLIMIT_FSIZE forbids it (no
+ * signal comes). */
+SHC_NODISCARD int shc_os_file_grow(int fd, size_t bytes);
 
 /* post: every page of the range is backed by memory. ENOSPC if there is none. Signals are blocked
  * meanwhile; EINTR is retried. */
@@ -57,9 +58,6 @@ SHC_NODISCARD int shc_os_file_reserve(int fd, size_t offset, size_t bytes);
 
 /* Bytes of memory that this machine can still give without swapping; SIZE_MAX: not known. */
 size_t shc_os_memory_available(void);
-
-/* Makes a file longer, also one that is mapped. EFBIG: RLIMIT_FSIZE forbids it (no signal comes). */
-SHC_NODISCARD int shc_os_file_grow(int fd, size_t bytes);
 
 /* Gives these whole pages back to the system; they read as zero after that. Best effort. */
 void shc_os_file_punch(int fd, size_t offset, size_t bytes);

@@ -148,11 +148,6 @@ int shc_os_memfd_seal_for_readers(int fd)
     return fcntl(fd, F_ADD_SEALS, seals) == 0 ? 0 : errno;
 }
 
-int shc_os_file_resize(int fd, size_t bytes)
-{
-    return ftruncate(fd, (off_t)bytes) == 0 ? 0 : errno;
-}
-
 int shc_os_file_reserve(int fd, size_t offset, size_t bytes)
 {
     if (bytes == 0)
@@ -174,7 +169,7 @@ int shc_os_file_grow(int fd, size_t bytes)
     if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY &&
         limit.rlim_cur < bytes)
         return EFBIG; /* the kernel would send SIGXFSZ, which ends the process */
-    return shc_os_file_resize(fd, bytes);
+    return ftruncate(fd, (off_t)bytes) == 0 ? 0 : errno;
 }
 
 size_t shc_os_memory_available(void)

@@ -53,7 +53,7 @@ static int map_board(struct shc_board_process *process)
     int error = shc_os_memfd_create(SHC_BOARD_NAME, &process->fd);
     if (error != 0)
         return error;
-    error = shc_os_file_resize(process->fd, BOARD_BYTES);
+    error = shc_os_file_grow(process->fd, BOARD_BYTES);
     if (error == 0)
         error = shc_os_map(process->fd, BOARD_BYTES, 0, &base);
     if (error == 0) {

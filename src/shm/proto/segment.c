@@ -60,7 +60,7 @@ static int create_file(struct shc_segment *segment)
 static int size_file(struct shc_segment *segment)
 {
     size_t bytes;
-    int error = shc_os_file_resize(segment->fd, segment->bytes);
+    int error = shc_os_file_grow(segment->fd, segment->bytes);
     if (error == 0 && segment->name.form == SHC_FORM_MEMFD)
         error = shc_os_memfd_seal(segment->fd);
     if (error == 0)
