@@ -137,7 +137,8 @@ TEST(Memory, WithoutRoomABlockIsRefusedAndSmallerOnesAreStillThere)
             return 1;
         if (shc_memory_alloc(16 * kMiB, &memory) != SHC_ERR_NOSPACE || memory)
             return 2;
-        if (!strstr(shc_error_text(), "no room for 16777216 bytes: File too large"))
+        if (!strstr(shc_error_text(),
+                    "`ulimit -f` leaves no room for 16777216 bytes: File too large"))
             return 3;
         if (usage().used_bytes != 0 || usage().reserved_bytes != 0)
             return 4;

@@ -179,7 +179,8 @@ static enum shc_status fail_no_room(size_t bytes, int error)
             SHC_HEAP_RANGE >> 30, bytes);
     return shc_fail_errno(error == ENOSPC || error == EFBIG || error == ENOMEM ? SHC_ERR_NOSPACE
                                                                                : SHC_ERR_SYSTEM,
-                          error, "shared memory for tensors: no room for %zu bytes", bytes);
+                          error, "shared memory for tensors: %s no room for %zu bytes",
+                          error == EFBIG ? "`ulimit -f` leaves" : "there is", bytes);
 }
 
 /* The lock is held. post: *taken is a block of the heap, whose pages may not be there. */

@@ -5,11 +5,13 @@
 #include "shm/base/log.h"
 #include "shm/proto/dump.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #define BOARD_BYTES (SHC_PAGE_BYTES + (size_t)SHC_BOARD_GROUPS * sizeof(struct shc_board_group_shm))
 
+_Static_assert(BOARD_BYTES % 1024 == 0, "say_none() names it in KiB");
 _Static_assert(SHC_OP_KIND_COUNT <= SHC_BOARD_KINDS, "the board has room for all kinds");
 _Static_assert(sizeof(struct shc_board_header_shm) <= SHC_PAGE_BYTES, "the header is one page");
 
@@ -66,6 +68,22 @@ static int map_board(struct shc_board_process *process)
     return error;
 }
 
+/* Which limit or filter it is, for a person who wants to see this process. */
+static void say_none(int error)
+{
+    char why[SHC_STRERROR_BYTES], what_to_do[96];
+    if (error == EFBIG)
+        snprintf(what_to_do, sizeof what_to_do, "`ulimit -f` must be %zu KiB or more.",
+                 BOARD_BYTES >> 10);
+    else
+        snprintf(what_to_do, sizeof what_to_do,
+                 "Does a seccomp filter refuse memfd_create, or is there a limit (ulimit -n)?");
+    shc_log(SHC_LOG_WARN,
+            "cannot make a memfd (%s), so `shmcoll status` and dumps show nothing of this "
+            "process. No group needs it. %s SHMCOLL_BOARD=off turns this line off.",
+            strerror_r(error, why, sizeof why), what_to_do);
+}
+
 void shc_board_process_make(struct shc_board_process *process, const struct shc_os_process *self)
 {
     enum shc_board_level level = (enum shc_board_level)shc_config_get()->board;
@@ -77,13 +95,8 @@ void shc_board_process_make(struct shc_board_process *process, const struct shc_
         level = SHC_BOARD_COUNTS;
     const int error = map_board(process);
     if (error != 0) {
-        char why[SHC_STRERROR_BYTES];
         process->header = NULL;
-        shc_log(SHC_LOG_WARN,
-                "cannot make a memfd (%s), so `shmcoll status` and dumps show nothing of this "
-                "process. Its groups work. Does a seccomp filter refuse memfd_create, or is there "
-                "a limit (ulimit -n)? SHMCOLL_BOARD=off turns this line off.",
-                strerror_r(error, why, sizeof why));
+        say_none(error);
         return;
     }
     process->level = level;

@@ -70,6 +70,17 @@ static int size_file(struct shc_segment *segment)
     return error;
 }
 
+static enum shc_status fail_to_create(const struct shc_segment *segment, int error)
+{
+    char limit[64] = "";
+    if (error == EFBIG)
+        snprintf(limit, sizeof limit, "; `ulimit -f` must be %zu KiB or more",
+                 segment->bytes >> 10);
+    return shc_fail_errno(SHC_ERR_SYSTEM, error,
+                          "cannot size and map a segment of %zu bytes (%s%s)", segment->bytes,
+                          shc_segment_form_name(segment->name.form), limit);
+}
+
 enum shc_status shc_segment_create(struct shc_segment *segment, uint32_t form, size_t bytes,
                                    size_t guard_bytes, const struct shc_os_process *self,
                                    struct shc_mapping_cache *cache)
@@ -93,8 +104,7 @@ enum shc_status shc_segment_create(struct shc_segment *segment, uint32_t form, s
     if (error == 0)
         return SHC_OK;
     shc_segment_detach(segment);
-    return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot size and map a segment of %zu bytes (%s)",
-                          bytes, shc_segment_form_name(form));
+    return fail_to_create(segment, error);
 }
 
 static int open_file(const struct shc_segment_name *name, int *fd)
