@@ -35,7 +35,7 @@ static struct {
 static void forget_views(void)
 {
     for (struct entry *entry = views.first; entry; entry = entry->next)
-        shc_os_file_close(entry->view.fd);
+        shc_os_file_close_own(entry->view.fd, &entry->view.name.file);
     views.lock = (struct shc_lock){0};
     views.first = NULL;
     /* relaxed: the child has one thread. */
@@ -127,7 +127,7 @@ void shc_memory_forget_parent(void)
 {
     forget_views();
     if (memory.heap.base)
-        shc_os_file_close(memory.heap.fd);
+        shc_os_file_close_own(memory.heap.fd, &memory.heap.name.file);
     memory.lock = (struct shc_lock){0};
     memory.heap = (struct shc_heap){0};
     memory.blocks =
@@ -177,10 +177,14 @@ static enum shc_status fail_no_room(size_t bytes, int error)
             "shared memory for tensors: the heap of this process, of at most %zu GiB, has "
             "no room for %zu bytes",
             SHC_HEAP_RANGE >> 30, bytes);
-    return shc_fail_errno(error == ENOSPC || error == EFBIG || error == ENOMEM ? SHC_ERR_NOSPACE
-                                                                               : SHC_ERR_SYSTEM,
-                          error, "shared memory for tensors: %s no room for %zu bytes",
-                          error == EFBIG ? "`ulimit -f` leaves" : "there is", bytes);
+    const bool full = error == ENOSPC || error == EFBIG || error == ENOMEM || error == EBADF;
+    const char *why = "there is";
+    if (error == EFBIG)
+        why = "`ulimit -f` leaves";
+    else if (error == EBADF)
+        why = "the program has closed its descriptor, so there is";
+    return shc_fail_errno(full ? SHC_ERR_NOSPACE : SHC_ERR_SYSTEM, error,
+                          "shared memory for tensors: %s no room for %zu bytes", why, bytes);
 }
 
 /* The lock is held. post: *taken is a block of the heap, whose pages may not be there. */

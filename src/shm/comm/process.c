@@ -59,7 +59,7 @@ static void forget_parent(void)
     pthread_mutex_init(&process.lock, NULL);
     process.liveness = NULL;
     if (process.board.header) /* its memory stays: a group of the parent's names it */
-        shc_os_file_close(process.board.fd);
+        shc_os_file_close_own(process.board.fd, &process.board.file);
     process.board.header = NULL;
     process.pool = NULL;
     process.counted = false;

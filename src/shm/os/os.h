@@ -64,6 +64,10 @@ void shc_os_file_punch(int fd, size_t offset, size_t bytes);
 
 SHC_NODISCARD int shc_os_file_stat(int fd, struct shc_os_file_id *id, size_t *bytes);
 
+/* Is that descriptor open, for that very file? A program that closes descriptors that it does not know may have
+ * closed it; then its number may be that of a file of the program's. */
+bool shc_os_file_is(int fd, const struct shc_os_file_id *id);
+
 /* Is it a plain file of this user, and, if asked, without a name in a folder? Another user could
  * shorten his file under our mapping. */
 bool shc_os_file_is_ours(int fd, bool nameless);
@@ -72,6 +76,9 @@ bool shc_os_file_is_ours(int fd, bool nameless);
 SHC_NODISCARD int shc_os_file_space(int fd, size_t *available);
 
 void shc_os_file_close(int fd);
+
+/* The same for a descriptor that was open for long: if it is not for that file, nothing is closed. */
+void shc_os_file_close_own(int fd, const struct shc_os_file_id *id);
 
 /*
  * Maps `bytes` of the file, with at least `guard_bytes` of private zero memory directly before it.

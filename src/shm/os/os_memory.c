@@ -200,6 +200,12 @@ int shc_os_file_stat(int fd, struct shc_os_file_id *id, size_t *bytes)
     return 0;
 }
 
+bool shc_os_file_is(int fd, const struct shc_os_file_id *id)
+{
+    struct stat st;
+    return fstat(fd, &st) == 0 && st.st_dev == id->device && st.st_ino == id->inode;
+}
+
 bool shc_os_file_is_ours(int fd, bool nameless)
 {
     struct stat st;
@@ -219,6 +225,12 @@ int shc_os_file_space(int fd, size_t *available)
 void shc_os_file_close(int fd)
 {
     close(fd);
+}
+
+void shc_os_file_close_own(int fd, const struct shc_os_file_id *id)
+{
+    if (shc_os_file_is(fd, id))
+        close(fd);
 }
 
 /* The length of the memory before a mapping, in whole pages of this kernel: 4 KiB, or up to 64 KiB. */

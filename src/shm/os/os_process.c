@@ -286,11 +286,6 @@ bool shc_os_process_listens(const struct shc_os_process *process, int port)
     return found;
 }
 
-static bool is_file(const struct stat *st, const struct shc_os_file_id *id)
-{
-    return st->st_dev == id->device && st->st_ino == id->inode;
-}
-
 int shc_os_process_read(int32_t thread, uint64_t address, void *to, size_t bytes)
 {
     for (size_t done = 0; done < bytes;) {
@@ -314,12 +309,12 @@ int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,
      * alone can have effects (a FIFO, a device). */
     if (stat(path, &st) != 0)
         return errno;
-    if (!is_file(&st, id))
+    if (st.st_dev != id->device || st.st_ino != id->inode)
         return ESTALE;
     int new_fd = open(path, O_RDWR | O_CLOEXEC);
     if (new_fd < 0)
         return errno;
-    if (fstat(new_fd, &st) != 0 || !is_file(&st, id)) {
+    if (!shc_os_file_is(new_fd, id)) {
         close(new_fd);
         return ESTALE;
     }

@@ -52,10 +52,13 @@ static void fill_header(struct shc_board_header_shm *header, const struct shc_os
 static int map_board(struct shc_board_process *process)
 {
     void *base;
+    size_t bytes;
     int error = shc_os_memfd_create(SHC_BOARD_NAME, &process->fd);
     if (error != 0)
         return error;
     error = shc_os_file_grow(process->fd, BOARD_BYTES);
+    if (error == 0)
+        error = shc_os_file_stat(process->fd, &process->file, &bytes);
     if (error == 0)
         error = shc_os_map(process->fd, BOARD_BYTES, 0, &base);
     if (error == 0) {

@@ -209,6 +209,7 @@ struct shc_board_process {
     struct shc_board_header_shm *header;
     enum shc_board_level level;
     int fd;
+    struct shc_os_file_id file; /* what it is open for */
 };
 
 /* Makes this process's board. If that is refused there is none, which changes nothing else. */

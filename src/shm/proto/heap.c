@@ -28,11 +28,17 @@ int shc_heap_make(struct shc_heap *heap)
     return 0;
 }
 
+/* Is the descriptor still the heap's (HEAP-15)? */
+static bool has_file(const struct shc_heap *heap)
+{
+    return shc_os_file_is(heap->fd, &heap->name.file);
+}
+
 int shc_heap_grow(struct shc_heap *heap, size_t bytes)
 {
     if (bytes <= heap->bytes)
         return 0;
-    const int error = shc_os_file_grow(heap->fd, bytes);
+    const int error = has_file(heap) ? shc_os_file_grow(heap->fd, bytes) : EBADF;
     if (error == 0)
         heap->bytes = bytes;
     return error;
@@ -40,12 +46,13 @@ int shc_heap_grow(struct shc_heap *heap, size_t bytes)
 
 int shc_heap_reserve(const struct shc_heap *heap, size_t offset, size_t bytes)
 {
-    return shc_os_file_reserve(heap->fd, offset, bytes);
+    return has_file(heap) ? shc_os_file_reserve(heap->fd, offset, bytes) : EBADF;
 }
 
 void shc_heap_punch(const struct shc_heap *heap, size_t offset, size_t bytes)
 {
-    shc_os_file_punch(heap->fd, offset, bytes);
+    if (has_file(heap))
+        shc_os_file_punch(heap->fd, offset, bytes);
 }
 
 int shc_heap_attach(struct shc_heap_view *view, const struct shc_os_process *owner,
@@ -78,7 +85,7 @@ void shc_heap_detach(struct shc_heap_view *view)
     if (!view->base)
         return;
     shc_os_unmap(view->base, SHC_HEAP_RANGE, 0);
-    shc_os_file_close(view->fd);
+    shc_os_file_close_own(view->fd, &view->name.file);
     view->base = NULL;
 }
 
@@ -88,7 +95,8 @@ char *shc_heap_at(struct shc_heap_view *view, uint64_t offset, uint64_t bytes)
     size_t now;
     if (offset > SHC_HEAP_RANGE || bytes > SHC_HEAP_RANGE - offset)
         return NULL;
-    if (offset + bytes > view->bytes && shc_os_file_stat(view->fd, &file, &now) == 0)
+    if (offset + bytes > view->bytes && shc_os_file_stat(view->fd, &file, &now) == 0 &&
+        file.device == view->name.file.device && file.inode == view->name.file.inode)
         view->bytes = now;
     return offset + bytes <= view->bytes ? view->base + offset : NULL;
 }

@@ -24,13 +24,14 @@ struct shc_heap {
 /* Makes an empty heap. post: nothing is mapped after an error. */
 SHC_NODISCARD int shc_heap_make(struct shc_heap *heap);
 
-/* Makes the file at least so long. ENOSPC or EFBIG: no room. */
+/* Makes the file at least so long. ENOSPC or EFBIG: no room. EBADF: the program has closed the descriptor. */
 SHC_NODISCARD int shc_heap_grow(struct shc_heap *heap, size_t bytes);
 
-/* post: these pages are there. ENOSPC or EFBIG: no room; some of them may be there. */
+/* post: these pages are there. ENOSPC or EFBIG: no room; some of them may be there. EBADF: the program
+ * has closed the descriptor. */
 SHC_NODISCARD int shc_heap_reserve(const struct shc_heap *heap, size_t offset, size_t bytes);
 
-/* Gives these pages back to the system. */
+/* Gives these pages back to the system, unless the program has closed the descriptor. */
 void shc_heap_punch(const struct shc_heap *heap, size_t offset, size_t bytes);
 
 /* The heap of another process, mapped here. */
