@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -230,8 +231,18 @@ void shc_sys_nap(uint64_t *pause_ns)
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
+/* May a file be so long? Where it may not, the kernel would send SIGXFSZ, which ends the process. */
+static bool may_be_so_long(size_t bytes)
+{
+    struct rlimit limit;
+    return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+           limit.rlim_cur >= bytes;
+}
+
 int shc_sys_memory_make(size_t bytes, int *fd)
 {
+    if (!may_be_so_long(bytes))
+        return EFBIG;
     const int made = memfd_create("shmcoll-cuda", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     if (made < 0)
         return errno;

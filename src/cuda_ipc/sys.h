@@ -58,7 +58,8 @@ void shc_sys_nap(uint64_t *pause_ns);
 
 /* ---- memory that processes share ---- */
 
-/* post: *fd is memory of that size, without a name, which can no longer be resized. */
+/* post: *fd is memory of that size, without a name, which can no longer be resized. EFBIG: RLIMIT_FSIZE forbids
+ * it (no signal comes). */
 SHC_NODISCARD int shc_sys_memory_make(size_t bytes, int *fd);
 
 /* EBADMSG: not memory of that size, or it can still be resized. */

@@ -9,14 +9,17 @@ extern "C" {
 }
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <gtest/gtest.h>
 #include <memory>
 #include <string>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
 #include <vector>
@@ -343,6 +346,26 @@ TEST(Control, AMessageOfAnotherFormLeavesNoDescriptor)
     EXPECT_EQ(shc_sys_receive(pair[1], bytes, 8, &count, &passed), EAGAIN);
     close(pair[0]);
     close(pair[1]);
+}
+
+// What the kernel does beyond the limit by default: it ends the process.
+TEST(Control, MemoryBeyondTheLimitOfFileSizesIsAnErrorAndNoSignal)
+{
+    const pid_t child = fork();
+    if (child == 0) {
+        const struct rlimit limit = {1 << 20, RLIM_INFINITY};
+        int fd = -1;
+        signal(SIGXFSZ, SIG_DFL);
+        if (setrlimit(RLIMIT_FSIZE, &limit) != 0)
+            _exit(1);
+        if (shc_sys_memory_make(2 << 20, &fd) != EFBIG || fd != -1)
+            _exit(2);
+        _exit(shc_sys_memory_make(1 << 20, &fd) == 0 ? 0 : 3);
+    }
+    int status = -1;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_FALSE(WIFSIGNALED(status)) << WTERMSIG(status);
+    EXPECT_EQ(status, 0);
 }
 
 // A rank that knows that another one has died need not wait for it.
