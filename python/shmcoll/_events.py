@@ -37,7 +37,8 @@ class _LateWaits:
         self._pid = os.getpid()
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
-        threading.Thread(target=self._run, args=(reader,), name="shmcoll-late", daemon=True).start()
+        args = reader, os.fstat(reader)
+        threading.Thread(target=self._run, args=args, name="shmcoll-late", daemon=True).start()
         glue.shc_late_pipe(writer)
 
     def forget(self) -> None:
@@ -45,8 +46,8 @@ class _LateWaits:
         glue.shc_late_pipe(-1)
         self._pid, self.callback = 0, None
 
-    def _run(self, reader: int) -> None:
-        with open(reader, errors="replace") as lines:
+    def _run(self, reader: int, pipe: os.stat_result) -> None:
+        with open(reader, errors="replace", closefd=False) as lines:
             for line in lines:
                 callback = self.callback
                 if callback is None:
@@ -55,6 +56,10 @@ class _LateWaits:
                     callback(line.rstrip("\n"))
                 except Exception:
                     traceback.print_exc()
+        # The program may have closed it, and opened a file that has its number.
+        with contextlib.suppress(OSError):
+            if os.path.samestat(os.fstat(reader), pipe):
+                os.close(reader)
 
 
 _late_waits = _LateWaits()

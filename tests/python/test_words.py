@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -249,6 +250,27 @@ def test_one_rank_says_for_all_that_a_rank_is_late() -> None:
     assert all("for rank 7 (pid" in line for line in lines if "6 other" in line)
     assert all(each.value >= 1 for each in found[:7])
     assert found[7].value == 0
+
+
+def test_on_late_leaves_files_alone_that_took_its_descriptors_numbers() -> None:
+    """As of a daemon that closes all descriptors, and then opens its files."""
+
+    def body(mine: Rank) -> None:
+        before = {each.name for each in Path("/proc/self/fd").iterdir() if each.exists()}
+        shmcoll.on_late(print)
+        pipe = {each.name for each in Path("/proc/self/fd").iterdir() if each.exists()} - before
+        taken = sorted(int(name) for name in pipe)  # the reader first
+        (thread,) = [each for each in threading.enumerate() if each.name == "shmcoll-late"]
+        assert len(taken) == 2
+        file = os.memfd_create("log")
+        for number in taken:  # the last one ends the pipe, and so the thread
+            os.dup2(file, number)
+        thread.join(20)
+        assert not thread.is_alive()
+        for number in taken:
+            os.fstat(number)
+
+    assert outcomes(1, body)[0].ok
 
 
 def test_a_line_about_a_late_rank_names_the_rank_of_the_job_first() -> None:

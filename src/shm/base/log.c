@@ -15,17 +15,26 @@
 
 static const char *const level_names[] = {"off", "warn", "info", "trace"};
 
-static shc_a32 rank_word;      /* 0: not known; MANY_RANKS; or 1 + the rank */
-static shc_a32 late_pipe_word; /* 0: none; or 1 + the descriptor */
+static shc_a32 rank_word; /* 0: not known; MANY_RANKS; or 1 + the rank */
 
 static shc_a32 has_file;
 static bool (*write_to_file)(const char *line, size_t length);
+
+static shc_a32 has_late;
+static void (*write_late)(const char *line, size_t length);
 
 void shc_log_set_file(bool (*write)(const char *line, size_t length))
 {
     write_to_file = write;
     /* release log/file -> acquire in write_line(): the function. */
     shc_a32_store_release(&has_file, 1);
+}
+
+void shc_log_set_late(void (*write)(const char *line, size_t length))
+{
+    write_late = write;
+    /* release log/late -> acquire in shc_log_late(): the function. */
+    shc_a32_store_release(&has_late, 1);
 }
 
 void shc_log_set_rank(int rank)
@@ -102,15 +111,13 @@ void shc_log_late(bool speaks, const char *format, ...)
         write_line(SHC_LOG_WARN, format, copy);
         va_end(copy);
     }
-    /* relaxed: one value. */
-    const uint32_t word = shc_a32_load_relaxed(&late_pipe_word);
-    if (word != 0) {
+    /* acquire log/late <- release in shc_log_set_late(): the function. */
+    if (shc_a32_load_acquire(&has_late)) {
         char line[LINE_BYTES];
         vsnprintf(line, sizeof line - 1, format, args); /* room for the newline */
         const size_t length = strlen(line);
         line[length] = '\n';
-        line[length + 1] = '\0';
-        dprintf((int)word - 1, "%s", line); /* a full pipe loses it */
+        write_late(line, length + 1);
     }
     va_end(args);
 }
@@ -118,10 +125,4 @@ void shc_log_late(bool speaks, const char *format, ...)
 void shc_log_warning(const char *text)
 {
     shc_log(SHC_LOG_WARN, "%s", text);
-}
-
-void shc_late_pipe(int fd)
-{
-    /* relaxed: one value. */
-    shc_a32_store_relaxed(&late_pipe_word, (uint32_t)(fd + 1));
 }

@@ -23,6 +23,9 @@ void shc_log_late(bool speaks, const char *format, ...) SHC_PRINTF(2, 3);
 /* Lines go to this function from now on; false: to stderr after all. Once per process. */
 void shc_log_set_file(bool (*write)(const char *line, size_t length));
 
+/* Texts about late waits, with a newline, go to this function too from now on. */
+void shc_log_set_late(void (*write)(const char *line, size_t length));
+
 /* The rank of shc_log_set_rank() as text; "": not known, or several. */
 void shc_log_rank_text(char *text, size_t capacity);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The file of SHMCOLL_LOG_FILE. In its name %h, %r, %p and %% stand for the host, the rank of the job, the pid and
- * a percent sign.
+ * a percent sign. And the pipe of shc_late_pipe().
  */
 #include "shm/base/atomic.h"
 #include "shm/base/config.h"
@@ -56,8 +56,42 @@ static bool write_line(const char *line, size_t length)
     return error == 0;
 }
 
+static struct {
+    shc_a32 word; /* 0: none; or 1 + the descriptor */
+    shc_a64 device, inode;
+} late_pipe;
+
+/* A full pipe loses it, and so does a pipe that changes meanwhile. */
+static void write_late(const char *line, size_t length)
+{
+    /* relaxed: compared with the file. */
+    const uint32_t word = shc_a32_load_relaxed(&late_pipe.word);
+    const struct shc_os_file_id file = {
+        /* relaxed: compared with the file. */
+        .device = shc_a64_load_relaxed(&late_pipe.device),
+        /* relaxed: compared with the file. */
+        .inode = shc_a64_load_relaxed(&late_pipe.inode),
+    };
+    if (word != 0)
+        shc_os_file_tell_own((int)word - 1, &file, line, length);
+}
+
+void shc_late_pipe(int fd)
+{
+    struct shc_os_file_id file = {0};
+    size_t bytes;
+    const bool there = fd >= 0 && shc_os_file_stat(fd, &file, &bytes) == 0;
+    /* relaxed: compared with the file. */
+    shc_a64_store_relaxed(&late_pipe.device, file.device);
+    /* relaxed: compared with the file. */
+    shc_a64_store_relaxed(&late_pipe.inode, file.inode);
+    /* relaxed: compared with the file. */
+    shc_a32_store_relaxed(&late_pipe.word, there ? (uint32_t)fd + 1 : 0);
+}
+
 void shc_log_file_use(void)
 {
     if (shc_config_get()->log_file)
         shc_log_set_file(write_line);
+    shc_log_set_late(write_late);
 }

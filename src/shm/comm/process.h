@@ -69,7 +69,8 @@ void shc_process_callback_end(void);
  * a group that has failed, its last call. Waits for no lock, and may return nothing. */
 void shc_process_elsewhere(const struct shc_seat *seat, int rank, char *text, size_t capacity);
 
-/* (log_file.c) From now on lines of the log go to the file of SHMCOLL_LOG_FILE, if that is set. */
+/* (log_file.c) From now on lines of the log go to the file of SHMCOLL_LOG_FILE, if that is set, and texts about late
+ * waits to the pipe of shc_late_pipe(). Once per process. */
 void shc_log_file_use(void);
 
 /* Gives the group its part of this process's board. pre: shc_process_enter(). */

@@ -75,6 +75,9 @@ bool shc_os_file_is_ours(int fd, bool nameless);
 /* Bytes that can still be reserved on the file's file system; SIZE_MAX if it has no limit. */
 SHC_NODISCARD int shc_os_file_space(int fd, size_t *available);
 
+/* Writes to it, if so, as much as there is room for. */
+void shc_os_file_tell_own(int fd, const struct shc_os_file_id *id, const void *bytes, size_t count);
+
 void shc_os_file_close(int fd);
 
 /* The same for a descriptor that was open for long: if it is not for that file, nothing is closed. */
