@@ -380,4 +380,120 @@ TEST(P2pBugs, MessagesLetTheEngineThreadSleep)
         });
 }
 
+// ---- many pending messages ----
+
+// While it lives, a walk past the message crashes.
+struct EndOfWalk {
+    shc_message &message;
+    shc_message *const next;
+
+    explicit EndOfWalk(const Message &of) : message(of.request->message), next(message.next)
+    {
+        EXPECT_NE(next, nullptr);
+        message.next = reinterpret_cast<shc_message *>(64);
+    }
+    EndOfWalk(const EndOfWalk &) = delete;
+    ~EndOfWalk() { message.next = next; }
+};
+
+// What a pass does of the lines, without its looks at deadlines: those are at all messages, but rare.
+void move_lines(shc_comm *comm, bool writes = true)
+{
+    shc_p2p_lock(&comm->p2p);
+    shc_p2p_read_lines(&comm->p2p, 1 - comm->seat.rank);
+    if (writes)
+        shc_p2p_write_lines(&comm->p2p, 1 - comm->seat.rank);
+    shc_p2p_unlock(&comm->p2p);
+}
+
+struct Many {
+    std::vector<std::unique_ptr<Message>> messages;
+
+    // Meanwhile the peer reads lines.
+    Many(shc_comm *comm, shc_op_kind kind, size_t bytes, shc_comm *peer = nullptr)
+    {
+        for (int tag = 0; tag < 64; tag++) {
+            messages.push_back(
+                std::make_unique<Message>(kind, 1 - comm->seat.rank, tag, bytes, 60 * kSecond));
+            messages.back()->start(comm);
+            if (peer)
+                move_lines(peer, false);
+        }
+    }
+    // The first of them that pends, in that state.
+    size_t first(shc_message_state state) const
+    {
+        size_t i = 0;
+        while (i < messages.size() &&
+               (messages[i]->done() || messages[i]->request->message.state != state))
+            i++;
+        EXPECT_LT(i, messages.size());
+        return i;
+    }
+    Message &operator[](size_t i) { return *messages[i]; }
+    void expect_arrived() const
+    {
+        for (const auto &message : messages)
+            EXPECT_TRUE(message->done() && message->arrived()) << message->op.tag;
+    }
+};
+
+// Each pass walked past all sends that waited for CTS: a burst of 8000 took seconds.
+TEST(P2pBugs, NoPassWalksPastAnnouncedSends)
+{
+    by_one_thread([](const Comms &comms) {
+        Message other(SHC_RECV, 0, 99, kSmall), last(SHC_SEND, 1, 99, kSmall);
+        other.start(comms[1]);
+        Many out(comms[0], SHC_SEND, 400);
+        pass_in_turns(comms, 100);
+        const size_t first = out.first(SHC_MESSAGE_ANNOUNCED);
+        std::vector<std::unique_ptr<Message>> in;
+        for (size_t tag = 0; tag <= first; tag++) {
+            in.push_back(std::make_unique<Message>(SHC_RECV, 0, (int)tag, 400));
+            in.back()->start(comms[1]);
+        }
+        {
+            const EndOfWalk no_further(out[first + 1]);
+            for (int i = 0; i < 4; i++)
+                move_lines(comms[i % 2]);
+            EXPECT_TRUE(out[first].done()) << "its CTS was not found";
+        }
+        last.start(comms[0]);
+        for (size_t tag = first + 1; tag < out.messages.size(); tag++) {
+            in.push_back(std::make_unique<Message>(SHC_RECV, 0, (int)tag, 400));
+            in.back()->start(comms[1]);
+        }
+        pass_in_turns(comms, 200);
+        EXPECT_TRUE(other.done() && other.arrived());
+        for (const auto &message : in)
+            EXPECT_TRUE(message->done() && message->arrived()) << message->op.tag;
+    });
+}
+
+// Nor past receives whose bytes are on their way, nor past sends that follow one for which no line is free.
+TEST(P2pBugs, NoPassWalksPastMessagesThatFollow)
+{
+    by_one_thread([](const Comms &comms) {
+        settle_trials(comms[0]->p2p);
+        Message other(SHC_RECV, 0, 99, kSmall);
+        other.start(comms[1]);
+        Many out(comms[0], SHC_SEND, kBig);
+        pass_in_turns(comms, 100);
+        Many in(comms[1], SHC_RECV, kBig, comms[0]);
+        const size_t streams = out.first(SHC_MESSAGE_STREAMING),
+                     fills = in.first(SHC_MESSAGE_FILLING);
+        for (int i = 0; i < 4; i++) {
+            const EndOfWalk no_further(out[streams + 8]), nor_here(in[fills + 8]);
+            move_lines(comms[i % 2]);
+        }
+        for (int i = 0; i < 5000 && !in[63].done(); i++)
+            pass(comms[i % 2]);
+        in.expect_arrived();
+        Message last(SHC_SEND, 1, 99, kSmall);
+        last.start(comms[0]);
+        pass_in_turns(comms, 10);
+        EXPECT_TRUE(other.done() && other.arrived());
+    });
+}
+
 } // namespace

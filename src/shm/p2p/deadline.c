@@ -182,15 +182,27 @@ static bool is_said(const struct shc_p2p *p2p, const struct shc_message *m, uint
            shc_late_was_said(p2p->env.seat, which, now_ns);
 }
 
-/* One log line for all messages of the queue: thousands of sends would say the same. */
-static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
+/* Counts the messages from that one on, which are late when it is said that `m` is. */
+static unsigned count_late(struct shc_message *next, const struct shc_message *m)
 {
-    char what[256], whom[512], more[64] = "";
     unsigned queued = 0;
-    for (struct shc_message *next = m->next; next; next = next->next) {
+    for (; next; next = next->next) {
         queued++;
         next->lateness.late_ns = m->lateness.late_ns;
     }
+    return queued;
+}
+
+/* One log line for all messages of the queue, and for all sends to a rank: thousands of sends would
+ * say the same. */
+static void say_late(struct shc_p2p *p2p, struct shc_message *m, uint64_t now_ns)
+{
+    char what[256], whom[512], more[64] = "";
+    unsigned queued = count_late(m->next, m);
+    if (m->state == SHC_MESSAGE_STREAMING)
+        queued += count_late(p2p->peers[m->peer].announced.first, m);
+    if (m->state == SHC_MESSAGE_STREAMING || m->state == SHC_MESSAGE_ANNOUNCED)
+        queued += count_late(p2p->peers[m->peer].sends.first, m);
     if (queued > 0)
         snprintf(more, sizeof more, "; queued after it: %u more", queued);
     shc_p2p_text(p2p, m, what, sizeof what);

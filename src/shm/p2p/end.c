@@ -93,52 +93,59 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_message *m, char *t
 
 /* ---- queues ---- */
 
-void shc_queue_append(struct shc_queue *queue, struct shc_message *m)
-{
-    m->next = NULL;
-    if (queue->last)
-        queue->last->next = m;
-    else
-        queue->first = m;
-    queue->last = m;
-}
-
-struct shc_message *shc_queue_find(const struct shc_queue *queue, uint32_t number,
-                                   enum shc_message_state state)
+struct shc_message *shc_queue_find(const struct shc_queue *queue, uint32_t number)
 {
     struct shc_message *m = queue->first;
-    while (m && (m->number != number || m->state != state))
+    while (m && m->number != number)
         m = m->next;
     return m;
 }
 
 int shc_p2p_queue_count(const struct shc_p2p *p2p)
 {
-    return 3 * shc_p2p_rank_count(p2p) + 1;
+    return SHC_PEER_QUEUES * shc_p2p_rank_count(p2p) + 1;
 }
 
 struct shc_queue *shc_p2p_queue(struct shc_p2p *p2p, int index)
 {
-    const int peer = index / 3;
-    if (peer == shc_p2p_rank_count(p2p))
+    const int rank = index / SHC_PEER_QUEUES;
+    if (rank == shc_p2p_rank_count(p2p))
         return &p2p->posted_any;
-    if (index % 3 == 0)
-        return &p2p->peers[peer].posted;
-    return index % 3 == 1 ? &p2p->peers[peer].incoming : &p2p->peers[peer].sends;
+    struct shc_p2p_peer *peer = &p2p->peers[rank];
+    struct shc_queue *const queues[SHC_PEER_QUEUES] = {
+        &peer->posted, &peer->due, &peer->incoming, &peer->streams, &peer->announced, &peer->sends,
+    };
+    return queues[index % SHC_PEER_QUEUES];
 }
 
 static struct shc_queue *queue_of(struct shc_p2p *p2p, const struct shc_message *m)
 {
     switch (m->state) {
     case SHC_MESSAGE_QUEUED:
-    case SHC_MESSAGE_ANNOUNCED:
-    case SHC_MESSAGE_STREAMING:
         return &p2p->peers[m->peer].sends;
+    case SHC_MESSAGE_ANNOUNCED:
+        return &p2p->peers[m->peer].announced;
+    case SHC_MESSAGE_STREAMING:
+        return &p2p->peers[m->peer].streams;
     case SHC_MESSAGE_POSTED:
         return m->peer == SHC_ANY_SOURCE ? &p2p->posted_any : &p2p->peers[m->peer].posted;
-    default:
+    case SHC_MESSAGE_FILLING:
         return &p2p->peers[m->source].incoming;
+    default:
+        return &p2p->peers[m->source].due;
     }
+}
+
+void shc_p2p_enter(struct shc_p2p *p2p, struct shc_message *m, enum shc_message_state state)
+{
+    m->state = state;
+    m->next = NULL;
+    struct shc_queue *queue = queue_of(p2p, m);
+    if (queue->last)
+        queue->last->next = m;
+    else
+        queue->first = m;
+    queue->last = m;
 }
 
 void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_message *m)

@@ -66,18 +66,19 @@ struct shc_rank_name shc_p2p_rank_name(const struct shc_p2p *p2p, int rank);
 /* Tells the board what is pending. */
 SHC_COLD void shc_p2p_show(struct shc_p2p *p2p);
 
-/* All queues of pending messages, in no particular order. */
+/* All queues of pending messages, in no particular order: first so many of each rank. */
+#define SHC_PEER_QUEUES 6
 int shc_p2p_queue_count(const struct shc_p2p *p2p);
 struct shc_queue *shc_p2p_queue(struct shc_p2p *p2p, int index);
 
-void shc_queue_append(struct shc_queue *queue, struct shc_message *m);
-
-/* The message with that number in the pair, if it is in that state; or NULL. */
-struct shc_message *shc_queue_find(const struct shc_queue *queue, uint32_t number,
-                                   enum shc_message_state state);
+/* The message with that number in the pair, or NULL. */
+struct shc_message *shc_queue_find(const struct shc_queue *queue, uint32_t number);
 
 /* Removes the message from its queue. */
 void shc_p2p_withdraw(struct shc_p2p *p2p, struct shc_message *m);
+
+/* Puts a message that is in no queue into that state, and at the end of its queue. */
+void shc_p2p_enter(struct shc_p2p *p2p, struct shc_message *m, enum shc_message_state state);
 
 /* Ends a withdrawn message; shc_p2p_finish_ok() withdraws it itself. */
 void shc_p2p_finish(struct shc_p2p *p2p, struct shc_message *m, enum shc_status status,
@@ -164,7 +165,7 @@ SHC_INLINE struct shc_shape shc_line_shape(const struct shc_line_head *line)
 /* P2P-42: the receive that was posted first among those that take such a header; or NULL. */
 struct shc_message *shc_match_header(struct shc_p2p *p2p, int peer, int32_t tag);
 
-/* The withdrawn receive takes that header; it is `incoming` if bytes are still to come. Returns: has
+/* The withdrawn receive takes that header, and enters a queue if bytes are still to come. Returns: has
  * the message the receive's type and size? */
 bool shc_p2p_meet(struct shc_p2p *p2p, struct shc_message *m, int peer,
                   const struct shc_line_head *line);

@@ -44,8 +44,7 @@ bool shc_p2p_meet(struct shc_p2p *p2p, struct shc_message *m, int peer,
     if (line->kind == SHC_FRAME_EAGER)
         return fits;
     const enum shc_message_state next = m->unasked ? SHC_MESSAGE_FILLING : SHC_MESSAGE_GRANT_DUE;
-    m->state = fits ? next : SHC_MESSAGE_REFUSE_DUE;
-    shc_queue_append(&p2p->peers[peer].incoming, m);
+    shc_p2p_enter(p2p, m, fits ? next : SHC_MESSAGE_REFUSE_DUE);
     return fits;
 }
 

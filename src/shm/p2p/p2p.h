@@ -72,9 +72,13 @@ struct shc_coming {
 };
 
 struct shc_p2p_peer {
-    struct shc_queue posted;   /* receives from the peer that have no message yet */
-    struct shc_queue incoming; /* receives whose message is on its way */
-    struct shc_queue sends;    /* to the peer; headers go out in this order */
+    /* P2P-64: a pass walks `due`, `streams` and `sends` only. */
+    struct shc_queue posted;    /* receives from the peer that have no message yet */
+    struct shc_queue due;       /* receives whose CTS or NACK is to be sent */
+    struct shc_queue incoming;  /* receives whose message is on its way: FILLING */
+    struct shc_queue streams;   /* sends that are STREAMING */
+    struct shc_queue announced; /* sends that wait for CTS */
+    struct shc_queue sends;     /* QUEUED ones; headers go out in this order */
     struct shc_unexpected *unexpected;
     struct shc_unexpected *last_unexpected;
     struct shc_coming coming;

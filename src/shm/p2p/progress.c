@@ -46,7 +46,8 @@ void shc_p2p_pass(struct shc_p2p *p2p, bool waiter)
     for (int i = 0, peer = p2p->first_peer; i < world; i++) {
         /* Also once after a failure: messages that are there in full arrive. */
         shc_p2p_read_lines(p2p, peer);
-        if (works && (p2p->peers[peer].incoming.first || p2p->peers[peer].sends.first))
+        const struct shc_p2p_peer *to = &p2p->peers[peer];
+        if (works && (to->due.first || to->streams.first || to->sends.first))
             shc_p2p_write_lines(p2p, peer);
         peer = peer + 1 < world ? peer + 1 : 0;
     }
@@ -328,8 +329,7 @@ enum shc_status shc_p2p_submit(struct shc_p2p *p2p, struct shc_message *m, bool 
         if (m->kind == SHC_RECV) {
             shc_p2p_post_receive(p2p, m);
         } else {
-            m->state = SHC_MESSAGE_QUEUED;
-            shc_queue_append(&p2p->peers[m->peer].sends, m);
+            shc_p2p_enter(p2p, m, SHC_MESSAGE_QUEUED);
             if (shc_p2p_is_remote(p2p, m->peer))
                 shc_remote_stir(p2p, m->peer);
         }

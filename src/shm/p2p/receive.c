@@ -106,10 +106,8 @@ void shc_p2p_post_receive(struct shc_p2p *p2p, struct shc_message *m)
 {
     int from = -1;
     struct shc_unexpected *kept = shc_unexpected_take(p2p, m, &from);
-    m->state = SHC_MESSAGE_POSTED;
     if (!kept) {
-        shc_queue_append(m->peer == SHC_ANY_SOURCE ? &p2p->posted_any : &p2p->peers[m->peer].posted,
-                         m);
+        shc_p2p_enter(p2p, m, SHC_MESSAGE_POSTED);
         shc_remote_stir(p2p, m->peer);
         return;
     }
@@ -132,19 +130,19 @@ static bool take_answer(struct shc_p2p *p2p, int peer, const struct shc_line_hea
 {
     const struct shc_p2p_peer *to = &p2p->peers[peer];
     const bool refused = line->kind == SHC_FRAME_NACK;
-    struct shc_message *m = shc_queue_find(&to->sends, line->message, SHC_MESSAGE_ANNOUNCED);
+    struct shc_message *m = shc_queue_find(&to->announced, line->message);
     if (!m && refused)
-        m = shc_queue_find(&to->sends, line->message, SHC_MESSAGE_STREAMING);
+        m = shc_queue_find(&to->streams, line->message);
     if (!m)
         return refused && (int32_t)(to->unasked_end - line->message) > 0;
     if (m->state == SHC_MESSAGE_STREAMING && !m->unasked)
         return false;
+    shc_p2p_withdraw(p2p, m);
     if (!refused) {
-        m->state = SHC_MESSAGE_STREAMING;
+        shc_p2p_enter(p2p, m, SHC_MESSAGE_STREAMING);
         return true;
     }
     m->other = shc_line_shape(line);
-    shc_p2p_withdraw(p2p, m);
     shc_p2p_finish_misfit(p2p, m);
     return true;
 }
@@ -152,8 +150,7 @@ static bool take_answer(struct shc_p2p *p2p, int peer, const struct shc_line_hea
 static bool take_more(struct shc_p2p *p2p, int peer, const struct shc_line_head *line,
                       const uint8_t *data)
 {
-    struct shc_message *m =
-        shc_queue_find(&p2p->peers[peer].incoming, line->message, SHC_MESSAGE_FILLING);
+    struct shc_message *m = shc_queue_find(&p2p->peers[peer].incoming, line->message);
     if (!m)
         return shc_unexpected_add(p2p, peer, line);
     if (line->bytes != m->moved || line->piece > m->shape.bytes - m->moved ||

@@ -104,19 +104,17 @@ static struct shc_remote_frame frame_of(enum shc_remote_kind kind, const struct 
 static bool next_answer(struct shc_p2p *p2p, int rank, struct shc_remote_frame *frame,
                         struct shc_remote_flow *flow)
 {
-    struct shc_message *m = p2p->peers[rank].incoming.first;
-    while (m && m->state == SHC_MESSAGE_FILLING)
-        m = m->next;
+    struct shc_message *m = p2p->peers[rank].due.first;
     if (!m)
         return false;
     const bool grant = m->state == SHC_MESSAGE_GRANT_DUE;
     *frame = frame_of(grant ? SHC_REMOTE_CTS : SHC_REMOTE_NACK, m);
+    shc_p2p_withdraw(p2p, m);
     if (grant) {
-        m->state = SHC_MESSAGE_FILLING;
+        shc_p2p_enter(p2p, m, SHC_MESSAGE_FILLING);
         *flow = (struct shc_remote_flow){m->number, m->shape.bytes};
         return true;
     }
-    shc_p2p_withdraw(p2p, m);
     shc_p2p_finish_misfit(p2p, m);
     return true;
 }
@@ -137,15 +135,14 @@ static bool next_header(struct shc_p2p *p2p, int rank, struct shc_remote_frame *
     struct shc_p2p_peer *to = &p2p->peers[rank];
     struct shc_remote_peer *counts = counts_of(p2p, rank);
     struct shc_message *m = to->sends.first;
-    while (m && m->state != SHC_MESSAGE_QUEUED)
-        m = m->next;
     if (!m)
         return false;
     const size_t bytes = m->shape.bytes;
     const bool has_credit = counts->sent - counts->credited < EAGER_MOST;
     const bool eager = bytes == 0 || (bytes <= SHC_REMOTE_EAGER_BYTES && has_credit);
     m->number = to->messages++;
-    m->state = eager ? SHC_MESSAGE_STREAMING : SHC_MESSAGE_ANNOUNCED;
+    shc_p2p_withdraw(p2p, m);
+    shc_p2p_enter(p2p, m, eager ? SHC_MESSAGE_STREAMING : SHC_MESSAGE_ANNOUNCED);
     *frame = frame_of(eager ? SHC_REMOTE_EAGER : SHC_REMOTE_FIRST, m);
     if (!eager)
         return true;
@@ -172,7 +169,7 @@ void shc_remote_end(struct shc_p2p *p2p, int rank, uint32_t number)
 {
     if (!begin(p2p))
         return;
-    struct shc_message *m = shc_queue_find(&p2p->peers[rank].sends, number, SHC_MESSAGE_STREAMING);
+    struct shc_message *m = shc_queue_find(&p2p->peers[rank].streams, number);
     if (m && m->moved == m->shape.bytes)
         shc_p2p_finish_ok(p2p, m);
     end(p2p);
@@ -226,18 +223,17 @@ static enum shc_status take_header(struct shc_p2p *p2p, int rank,
 static bool take_answer(struct shc_p2p *p2p, int rank, const struct shc_remote_frame *frame,
                         struct shc_remote_flow *flow)
 {
-    struct shc_message *m =
-        shc_queue_find(&p2p->peers[rank].sends, frame->number, SHC_MESSAGE_ANNOUNCED);
+    struct shc_message *m = shc_queue_find(&p2p->peers[rank].announced, frame->number);
     if (!m)
         return false;
+    shc_p2p_withdraw(p2p, m);
     if (frame->kind == SHC_REMOTE_CTS) {
-        m->state = SHC_MESSAGE_STREAMING;
+        shc_p2p_enter(p2p, m, SHC_MESSAGE_STREAMING);
         *flow = (struct shc_remote_flow){m->number, m->shape.bytes};
         return true;
     }
     const struct shc_line_head line = line_of(frame);
     m->other = shc_line_shape(&line);
-    shc_p2p_withdraw(p2p, m);
     shc_p2p_finish_misfit(p2p, m);
     return true;
 }
@@ -281,7 +277,7 @@ bool shc_remote_read(struct shc_p2p *p2p, int rank, uint32_t number, void *out, 
 {
     if (!begin(p2p))
         return false;
-    struct shc_message *m = shc_queue_find(&p2p->peers[rank].sends, number, SHC_MESSAGE_STREAMING);
+    struct shc_message *m = shc_queue_find(&p2p->peers[rank].streams, number);
     const bool there = m && bytes <= m->shape.bytes - m->moved;
     if (there) {
         shc_buf_read(&m->buf, m->moved, out, bytes);
@@ -296,7 +292,7 @@ bool shc_remote_write(struct shc_p2p *p2p, int rank, uint32_t number, uint64_t o
 {
     if (!begin(p2p))
         return false;
-    struct shc_message *m = shc_queue_find(&p2p->peers[rank].incoming, number, SHC_MESSAGE_FILLING);
+    struct shc_message *m = shc_queue_find(&p2p->peers[rank].incoming, number);
     const bool there = m && bytes <= m->shape.bytes - m->moved && offset <= m->shape.bytes - bytes;
     if (there) {
         shc_buf_write(&m->buf, offset, in, bytes);
@@ -312,10 +308,9 @@ void shc_remote_gone(struct shc_p2p *p2p, int rank, const char *reason)
 {
     if (!begin(p2p))
         return;
-    struct shc_p2p_peer *peer = &p2p->peers[rank];
-    shc_p2p_finish_queue(p2p, &peer->sends, SHC_ERR_PEER_LEFT, reason);
-    shc_p2p_finish_queue(p2p, &peer->incoming, SHC_ERR_PEER_LEFT, reason);
-    shc_p2p_finish_queue(p2p, &peer->posted, SHC_ERR_PEER_LEFT, reason);
+    for (int i = 0; i < SHC_PEER_QUEUES; i++)
+        shc_p2p_finish_queue(p2p, shc_p2p_queue(p2p, SHC_PEER_QUEUES * rank + i), SHC_ERR_PEER_LEFT,
+                             reason);
     end(p2p);
 }
 
@@ -323,8 +318,9 @@ bool shc_remote_waits(struct shc_p2p *p2p, int rank)
 {
     if (!begin(p2p))
         return false;
-    const struct shc_p2p_peer *peer = &p2p->peers[rank];
-    const bool waits = peer->posted.first || peer->incoming.first || peer->sends.first;
+    bool waits = false;
+    for (int i = 0; i < SHC_PEER_QUEUES; i++)
+        waits = waits || shc_p2p_queue(p2p, SHC_PEER_QUEUES * rank + i)->first;
     end(p2p);
     return waits;
 }

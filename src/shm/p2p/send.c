@@ -117,11 +117,10 @@ static bool is_pressed(const struct shc_p2p *p2p)
  * the receiver must know which message a piece belongs to. */
 static bool is_one_unasked(const struct shc_p2p *p2p, int peer)
 {
-    const struct shc_message *m = p2p->peers[peer].sends.first;
-    for (; m && m->state != SHC_MESSAGE_QUEUED; m = m->next)
-        if (m->unasked && m->state == SHC_MESSAGE_STREAMING)
-            return true;
-    return false;
+    const struct shc_message *m = p2p->peers[peer].streams.first;
+    while (m && !m->unasked)
+        m = m->next;
+    return m;
 }
 
 /* Lends a long hand-off buffer for all of the message. P2P-40: the receiver reads it
@@ -325,12 +324,10 @@ static void note_exchange(struct shc_message *m)
  * not be stored into the lines of a buffer while that is read. */
 static struct shc_message *first_to_trade(const struct shc_p2p *p2p, int peer)
 {
-    struct shc_message *m = p2p->peers[peer].sends.first;
-    for (; m; m = m->next) {
-        if (m->state == SHC_MESSAGE_STREAMING && m->moved < m->shape.bytes)
-            return m->buf.flat && !m->unasked ? m : NULL;
-    }
-    return NULL;
+    struct shc_message *m = p2p->peers[peer].streams.first;
+    while (m && m->moved == m->shape.bytes)
+        m = m->next;
+    return m && m->buf.flat && !m->unasked ? m : NULL;
 }
 
 bool shc_p2p_trade(struct shc_p2p *p2p, int peer, const struct shc_line_head *came,
@@ -454,7 +451,8 @@ static bool announce(struct shc_p2p *p2p, struct shc_message *m)
     case NO_LINE:
         return false;
     case BEGUN:
-        m->state = SHC_MESSAGE_STREAMING;
+        shc_p2p_withdraw(p2p, m);
+        shc_p2p_enter(p2p, m, SHC_MESSAGE_STREAMING);
         return stream(p2p, m);
     default:
         break;
@@ -462,7 +460,8 @@ static bool announce(struct shc_p2p *p2p, struct shc_message *m)
     size_t room;
     const struct shc_place place = lend_for_prefix(p2p, m, &room);
     post_header(p2p, SHC_FRAME_FIRST, m, place, next_piece(m, room));
-    m->state = SHC_MESSAGE_ANNOUNCED;
+    shc_p2p_withdraw(p2p, m);
+    shc_p2p_enter(p2p, m, SHC_MESSAGE_ANNOUNCED);
     return true;
 }
 
@@ -493,32 +492,36 @@ static bool post_answer(struct shc_p2p *p2p, int peer, enum shc_frame kind,
 
 bool shc_p2p_answer(struct shc_p2p *p2p, int peer)
 {
-    struct shc_message *m = p2p->peers[peer].incoming.first, *next;
-    for (; m; m = next) {
-        next = m->next;
-        if (m->state == SHC_MESSAGE_FILLING)
-            continue;
+    struct shc_message *m;
+    while ((m = p2p->peers[peer].due.first)) {
         const bool grant = m->state == SHC_MESSAGE_GRANT_DUE;
         if (is_answer_due(p2p, peer, m) &&
             !post_answer(p2p, peer, grant ? SHC_FRAME_CTS : SHC_FRAME_NACK, m))
             return false;
-        if (grant) {
-            m->state = SHC_MESSAGE_FILLING;
-        } else {
-            shc_p2p_withdraw(p2p, m);
+        shc_p2p_withdraw(p2p, m);
+        if (grant)
+            shc_p2p_enter(p2p, m, SHC_MESSAGE_FILLING);
+        else
             shc_p2p_finish_misfit(p2p, m);
-        }
     }
     return true;
 }
 
 /* ---- the two ways in: at once, and in a pass ---- */
 
+/* Does a send to the peer pend? Not inlined: mostly nothing does. */
+static SHC_NOINLINE bool is_send_before(const struct shc_p2p *p2p, int peer)
+{
+    const struct shc_p2p_peer *to = &p2p->peers[peer];
+    return to->streams.first || to->announced.first || to->sends.first;
+}
+
 bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m)
 {
     const struct shc_seat *seat = p2p->env.seat;
     const uint64_t begun_ticks = shc_p2p_begin_large(p2p, m->shape.bytes);
-    if (shc_p2p_is_closed(p2p) || shc_group_failed(seat) || p2p->peers[m->peer].sends.first ||
+    if (shc_p2p_is_closed(p2p) || shc_group_failed(seat) ||
+        (shc_p2p_pending(p2p) > 0 && is_send_before(p2p, m->peer)) ||
         shc_p2p_is_remote(p2p, m->peer) ||
         (m->peer != seat->rank && shc_member_look(seat, m->peer) != SHC_MEMBER_ALIVE))
         return false;
@@ -533,14 +536,13 @@ bool shc_p2p_place(struct shc_p2p *p2p, struct shc_message *m)
     return true;
 }
 
-/* Ends messages that only wait until they have been read; they need no line. */
+/* Ends messages that only wait until they have been read; they need no line. Streams begin in order. */
 static void end_streams(struct shc_p2p *p2p, int peer)
 {
-    struct shc_message *m = p2p->peers[peer].sends.first, *next;
-    for (; m && m->state != SHC_MESSAGE_QUEUED; m = next) {
+    struct shc_message *m = p2p->peers[peer].streams.first, *next;
+    for (; m && m->chunk_bytes != 0; m = next) {
         next = m->next;
-        if (m->state == SHC_MESSAGE_STREAMING && m->chunk_bytes != 0 &&
-            m->moved == m->shape.bytes && end_stream(p2p, m))
+        if (m->moved == m->shape.bytes && end_stream(p2p, m))
             shc_p2p_finish_ok(p2p, m);
     }
 }
@@ -550,13 +552,13 @@ void shc_p2p_write_lines(struct shc_p2p *p2p, int peer)
     end_streams(p2p, peer);
     if (!shc_p2p_answer(p2p, peer))
         return;
-    struct shc_message *m = p2p->peers[peer].sends.first, *next;
+    struct shc_message *m = p2p->peers[peer].streams.first, *next;
     for (; m; m = next) {
-        enum shc_message_state state = m->state;
         next = m->next;
-        if (state == SHC_MESSAGE_QUEUED && !announce(p2p, m))
-            return;
-        if (state == SHC_MESSAGE_STREAMING && !stream(p2p, m))
+        if (!stream(p2p, m))
             return;
     }
+    while ((m = p2p->peers[peer].sends.first))
+        if (!announce(p2p, m))
+            return;
 }
