@@ -255,5 +255,5 @@ def install(hosts: bool) -> None:
     if _c10d.ProcessGroupGloo is ProcessGroupGloo:
         return
     for module in (_c10d, dist, sys.modules["torch._C._distributed_c10d"]):
-        module.ProcessGroupGloo = ProcessGroupGloo
+        setattr(module, "ProcessGroupGloo", ProcessGroupGloo)
     _c10d._new_process_group_helper = _knowing_names(_c10d._new_process_group_helper)
