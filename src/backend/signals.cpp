@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <mutex>
@@ -51,16 +52,21 @@ void count(int number, siginfo_t *info, void *context)
 {
     Wrapped &inner = wrapped[static_cast<size_t>(number)];
     const pthread_t self = pthread_self();
-    const pthread_t before = inner.inside.exchange(self);
+    const bool nested = inner.inside.exchange(self) == self;
     const InfoHandler infoHandler = inner.infoHandler.load();
     const Handler handler = inner.handler.load();
-    if (before == self) // the handler below calls the one that it found, and that is this one
+    if (nested) { // the handler below calls the one that it found, and that is this one
+        const int error = errno;
         pythonApi()->PyErr_SetInterruptEx(number);
-    else if (infoHandler != nullptr)
+        errno = error;
+    } else if (infoHandler != nullptr) {
         infoHandler(number, info, context);
-    else if (handler != nullptr)
+    } else if (handler != nullptr) {
         handler(number);
-    inner.inside.store(before);
+    }
+    // What another thread has stored stays. A handler that never came back misses one signal more.
+    pthread_t left = self;
+    inner.inside.compare_exchange_strong(left, pthread_t{});
     arrived.fetch_add(1); // only now: a thread that counts it finds it in Python
 }
 
@@ -192,6 +198,8 @@ void forgetSignals()
 void renewSignalLock()
 {
     lock = new std::mutex; // another thread of the parent may have held it
+    for (Wrapped &inner : wrapped)
+        inner.inside.store(pthread_t{});
 }
 
 } // namespace shmcoll
