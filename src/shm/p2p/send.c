@@ -303,8 +303,7 @@ static void begin_stream(struct shc_p2p *p2p, struct shc_message *m)
 /* ---- while messages pass one another ---- */
 
 /* P2P-31: has this rank asked the peer for a message whose bytes have not all come? Then a long
- * hand-off buffer can bring its next chunk and take a chunk of `m` back. pre: shc_p2p_answer() has
- * been called, so that the receives that remain are FILLING. */
+ * hand-off buffer can bring its next chunk and take a chunk of `m` back. */
 static bool is_owed(const struct shc_p2p *p2p, const struct shc_message *m)
 {
     const struct shc_message *in = p2p->peers[m->peer].incoming.first;
