@@ -103,13 +103,20 @@ def test_a_longer_lane_runs_the_marked_tests_that_a_default_lane_leaves_out(runn
     left = [lane for lane in runner.DEFAULT_LANES if any("not long" in one for one in lane.options)]
     assert left
     both = {("-m=long and alone",), ("-m=long and not alone",)}
-    for folder in {folder for lane in left for folder in lane.files}:
+    marked = {
+        folder
+        for lane in left
+        for folder in lane.files
+        if any("mark.long" in file.read_text() for file in (ROOT / folder).rglob("test_*.py"))
+    }
+    assert marked >= {"tests/python", "tests/proc"}
+    for folder in marked:
         takes = {lane.options for lane in longer if lane.files == (folder,)}
         assert takes & {(), ("-m=long",)} or both <= takes, folder
 
 
 def test_a_part_of_a_lane_has_its_name(runner):
-    [both] = [lane for lane in runner.DEFAULT_LANES if "+" in lane.name]
+    [both] = [lane for lane in runner.DEFAULT_LANES if "hosts+" in lane.name]
     [part] = runner.lanes_named(runner.DEFAULT_LANES, "hosts")
     assert (part.name, part.files, part.options) == ("hosts", ("tests/hosts",), both.options)
     assert runner.lanes_named(runner.DEFAULT_LANES, both.name) == [both]
