@@ -274,9 +274,8 @@ static void say_full(const struct shc_comm *comm)
     /* acq_rel engine/said: only the first thread says it; no other data. */
     if (shc_a32_exchange_acq_rel(&said, 1) == 0)
         shc_log(SHC_LOG_INFO,
-                "%s: the %d threads for callbacks that a group may have are there. While all are "
-                "inside "
-                "callbacks, further ones wait. (Said once.)",
+                "%s: the %d threads for callbacks that a group may have are there. "
+                "While all are inside callbacks, further ones wait. (Said once.)",
                 shc_seat_member_name(&comm->seat, comm->seat.rank).text, SHC_ENGINE_MAX_THREADS);
 }
 
