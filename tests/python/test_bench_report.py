@@ -67,12 +67,13 @@ class Front:
         )
 
 
-def test_the_tool_has_two_names(front: Front) -> None:
+def test_the_tool_has_three_names(front: Front) -> None:
     runs = (
         front.module("shmcoll.bench", "--help"),
+        front.module("shmcoll", "bench", "--help"),
         front.script("bench", "--help"),
     )
-    assert [run.returncode for run in runs] == [0, 0], runs
+    assert [run.returncode for run in runs] == [0, 0, 0], runs
     assert len({run.stdout for run in runs}) == 1
     assert "what the numbers mean" in runs[0].stdout
 

@@ -31,14 +31,21 @@ SLICE = {
     "test_work": "future or completed",
     "test_p2p": "any_source",
 }
+LONGER = {
+    "test_work": "wait or dropped",
+    "test_p2p": "tag",
+    "test_sparse": "dense_tensors and 2",
+    "test_monitored": "",
+}
 
 
-def test_a_slice_of_the_tests_passes_over_it() -> None:
+@pytest.mark.parametrize("part", [SLICE, pytest.param(LONGER, marks=LONG)], ids=["short", "long"])
+def test_a_slice_of_the_tests_passes_over_it(part: dict[str, str]) -> None:
     chosen = (
-        f"({name}.py and ({names}))" if names else f"{name}.py" for name, names in SLICE.items()
+        f"({name}.py and ({names}))" if names else f"{name}.py" for name, names in part.items()
     )
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-k", " or ".join(chosen)]
-    command += [f"tests/python/{name}.py" for name in SLICE]
+    command += [f"tests/python/{name}.py" for name in part]
     env = {**os.environ, "SHMCOLL_GLUE": "python"}
     done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-4000:]
