@@ -78,6 +78,13 @@ def test_the_tool_has_three_names(front: Front) -> None:
     assert "what the numbers mean" in runs[0].stdout
 
 
+def test_its_help_needs_no_torch(front: Front) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from shmcoll.bench.cli import main; main(['-h'])"
+    )
+    assert "what the numbers mean" in front.python("-c", code).stdout
+
+
 def test_the_tool_alone_says_what_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["--help"], ["help"]):
         assert tool.main(words) == 0

@@ -9,14 +9,14 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from shmcoll.bench import machine, options, plan, provenance, topology
 from shmcoll.bench.judge import compare, noise, tune
-from shmcoll.bench.run import hosts_team, started_by
+from shmcoll.bench.run import started_by
 from shmcoll.bench.show.outputs import Outputs
 from shmcoll.bench.show import grids, stdout, table, units
 from shmcoll.bench.run.buffers import Buffers
-from shmcoll.bench.run.hosts_team import HostsTeam
 from shmcoll.bench.run.torch_team import Team
 from shmcoll.bench.machine import Machine
 from shmcoll.bench.run.measure import Measurement
@@ -25,6 +25,9 @@ from shmcoll.bench.run.mpirun import MPIS
 from shmcoll.bench.plan import Point, Settings
 from shmcoll.bench.provenance import Provenance
 from shmcoll.bench.results import Report
+
+if TYPE_CHECKING:
+    from shmcoll.bench.run import hosts_team
 
 EXIT_OK = 0
 EXIT_FAILED = 1  # wrong values, a backend that failed on the way, a file not written
@@ -58,6 +61,8 @@ def _main(words: list[str], output: stdout.Output) -> int:
 
 def _over_hosts(words: list[str], output: stdout.Output, launched: started_by.Launched) -> int:
     """Every process is a rank, and the first one runs the bench."""
+    from shmcoll.bench.run import hosts_team  # imports torch, which takes a second
+
     if not hosts_team.is_possible(os.environ):
         if launched.rank > 0:
             return EXIT_OK  # the first process says it
@@ -132,7 +137,7 @@ def _run(
                 measurement.start()
                 _tell(measurement.failures, report.unusable, {}, "cannot be used")
                 if workers and measurement.alive:
-                    for line in hosts_team.notes(measurement.alive, workers):
+                    for line in workers.notes(measurement.alive):
                         screen.note(line)
                 if measurement.alive:
                     _measure(report, measurement, screen, points, output)
@@ -152,7 +157,7 @@ def _run(
 def _teams(settings: Settings, scratch: Path, workers: hosts_team.Workers | None) -> list[Team]:
     named = list(zip(settings.labels, settings.backends))
     if workers:
-        return [HostsTeam(label, backend, settings, workers) for label, backend in named]
+        return [workers.team(label, backend, settings) for label, backend in named]
     return [
         (MpiTeam if backend in MPIS else Team)(label, backend, settings, scratch)
         for label, backend in named

@@ -171,6 +171,13 @@ class Workers:
                 return 0
             self._answer(label, request)
 
+    def team(self, label: str, backend: str, settings: Settings) -> Team:
+        return HostsTeam(label, backend, settings, self)
+
+    def notes(self, teams: Sequence[Team]) -> list[str]:
+        """Lines about the hosts, and what lies between them."""
+        return _notes([team for team in teams if isinstance(team, HostsTeam)], self)
+
     def end(self) -> None:
         if not self._has_ended:
             dist.broadcast_object_list([("", {"do": "end"})], 0)
@@ -227,16 +234,14 @@ class HostsTeam(Team):
         return judge(dict(enumerate(replies)), range(len(replies)))
 
 
-def notes(teams: Sequence[Team], workers: Workers) -> list[str]:
-    """Lines about the hosts, and what lies between them."""
-    known = [team for team in teams if isinstance(team, HostsTeam)]
-    places = known[0].places
+def _notes(teams: Sequence[HostsTeam], workers: Workers) -> list[str]:
+    places = teams[0].places
     hosts = list(dict.fromkeys(places))
     counts = [places.count(host) for host in hosts]
     even = len(set(counts)) == 1
     shape = f"{len(hosts)} x {counts[0]}" if even else "+".join(map(str, counts))
     lines = [f"# hosts x ranks: {shape}; times are those of the slowest rank, by its own clock"]
-    for team in known:
+    for team in teams:
         if team.about:
             about = team.about
             lines.append(
