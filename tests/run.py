@@ -114,17 +114,12 @@ class Lane:
     without: str = ""  # tests that a longer lane runs: a regular expression over names
 
 
-# What a sanitizer sees nothing new in: a slab is a peer's memory whichever way it was mapped, two tests
-# repeat others with settings of all kinds, and one waits twice for what does not end. Every field that
-# differs takes the same way to all ranks. What waits for seconds is ended as Abort is. In the default lanes
-# they run without a sanitizer, and in `--long sanitizers` with it.
+# What a sanitizer sees nothing new in: two tests repeat others with settings of all kinds, and one waits
+# twice for what does not end. In the default lanes they run without a sanitizer, and in `--long sanitizers`
+# with it.
 ALIKE = "|".join(
     (
-        r"/Legacy( |$)|/(SmallArenas|Tunings)\.ChangeNoResult$|/Endless\.[^/]+/Loads",
-        r"^cuda/Of/Mismatch\.[^/]+/[^k]|^cuda/Of/Ends\.[^/]+/[^t]",
-        r"^cuda/(Mail)?(Timeout|Stopped)\.",
-        # Fd and RelayHost together have both routes, with kernels and without.
-        r"^cuda/(Ways|Relays)/.*/(Host|Relay)( |$)",
+        r"/(SmallArenas|Tunings)\.ChangeNoResult$|/Endless\.[^/]+/Loads",
         # Which hosts exchange messages is arithmetic: this map has all that the others have.
         r"/EveryMap\.[^/]+/(TwoOf|Cyclic)",
         # More hosts than two take the same code; `--long sanitizers` has eight, `--long long` 64.
@@ -133,15 +128,13 @@ ALIKE = "|".join(
 )
 # With one mapping for all ranks the same code runs as with one for each. Numbers of all values are no
 # matter of memory.
-# Which path a setting or the number of CPUs chooses, and when the relay goes off, are decisions over
-# numbers and times: every path is in other tests.
+# Which path a setting or the number of CPUs chooses is a decision over numbers: every path is in other tests.
 CHOICES = r"|/Tunings\.(SumsBySlices|ReducesThatAreSpread)|/Room\.|/Unpipelined\.ChangesNoResult$"
-CHOICES += r"|^cuda/Relay\.(BacksOff|IsOff|IsTakenUpTo)"
 # A map of hosts is arithmetic, too: the one that stays has hosts of one, two and three ranks. Messages of 2
 # ranks are pairs of 3.
 ALIKE_IN_ASAN = ALIKE + CHOICES + r"|/OneMapping|^kernels/KernelNumbers\."
 ALIKE_IN_ASAN += (
-    r"|/Hosts\w*\.[^/]+/(TwoOfTwoCyclic|ThreeAndTwo)( |$)|/Messages\.[^/]+/Processes2( |$)"
+    r"|/Hosts\w*\.[^/]+/(TwoOfTwo|TwoOfTwoCyclic|ThreeAndTwo)( |$)|/Messages\.[^/]+/Processes2( |$)"
 )
 # What the thread sanitizer sees nothing new in, or nothing at all.
 ALIKE_IN_TSAN = "|".join(
@@ -156,19 +149,27 @@ ALIKE_IN_TSAN = "|".join(
         r"/Pools\.[^/]+/OneMapping(2|3Small)|/PoolsOfTwoSizes|/AutomaticPools",
         # A rank of CUDA is a process. What races in it does not depend on how long a sum is.
         r"^cuda/.*\.OfLargeSums",
-        # A death or a leaving ends streams as an abort does. Which rooms and which GPUs, is arithmetic.
-        r"^cuda/(Mail)?(Death|Close)\.|^cuda/MailAbort\.HarmsNothing|^cuda/Relay\.(HasRoom|SumsInTwo)",
+        # A slab is a peer's memory whichever way it was mapped. Fd and RelayHost together have both routes,
+        # with kernels and without.
+        r"/Legacy( |$)|^cuda/(Ways|Relays)/.*/(Host|Relay)( |$)",
+        # Every field that differs takes the same way to all ranks.
+        r"^cuda/Of/Mismatch\.[^/]+/[^k]",
+        # When a driver wakes a stream, and that contexts take turns, is the stand-in's.
+        r"^cuda/.*/Results\.AreTheSameWhere",
+        # What waits for seconds, a death and a leaving end streams as an abort does. Which rooms, which GPUs
+        # and when the relay goes off are decisions over numbers.
+        r"^cuda/(Timeout|Stopped|Death|Close)\.",
+        r"^cuda/Relay\.(HasRoom|SumsInTwo|BacksOff|IsOff|IsTakenUpTo)",
         r"^cuda/CudaComm\.(RanksOfOneGpu|CrossesGpus)",
-        # Which hosts have which ranks is arithmetic. Ranks race on one host: over blocks of several ranks on
-        # one rail, which ThreeAndTwo has, and else as in TwoOfTwoCyclic.
-        r"/Hosts(Order|)\.[^/]+/TwoAndOne|/HostsBlocks\.[^/]+/Two(AndOne|OfTwo)",
+        # Which hosts have which ranks is arithmetic. Ranks race on one host, as in TwoOfTwoCyclic.
+        r"/Hosts\.[^/]+/TwoAndOne",
         # Which rate makes which chunks is arithmetic; HostsRate.IsMeasured has the threads that measure.
         r"/HostsAnyRate\.|/HostsRate\.TheSlowestHost",
-        # One call with columns and one with sizes have all threads of a group over hosts.
-        r"/HostsBlocks\.(GatherReaches|ScatterComes)|/HostsOrder\.SumsHaveTheBits|/Hosts\.LongSums",
+        # Short sums have all threads of a group over hosts.
+        r"/Hosts\.LongSums",
         r"/EveryMap\.EachPair|/HostsDiffer\.AnEngines",
         # The other long hand-offs have the same lines and buffers.
-        r"/LongHandOff\.(LeaveTensors|NeedThe|ComeBack)|/EarlyRoots\.BeginAmongThree",
+        r"/LongHandOff\.(LeaveTensors|NeedThe|ComeBack)|/EarlyRoots\.BeginAmongThree|/HandOff\.OfEachPair",
         # Two ranks of this one stay.
         r"/Stress\.[^/]+/OneMapping8",
         # Lines alone carry the messages of two ranks, too.
@@ -258,6 +259,7 @@ LONG_LANES = {
         whole("unit", DEV, "unit", "kernels", "conformance"),
         Lane("bare", BARE, "^unit-slice$", ("tests_slice",)),
         Lane("python-long", files=("tests/python",), options=("-m=long",)),
+        Lane("fuzz-long", files=("tests/fuzz",), options=("-m=long",)),
         Lane(
             "proc-python-long",
             files=("tests/proc",),

@@ -161,7 +161,7 @@ inline int ms_between(const std::string &from_ns, const std::string &to_ns)
 inline int kills()
 {
     const char *text = getenv("SHMCOLL_CUDA_KILLS");
-    return text != nullptr ? atoi(text) : kSlow ? 6 : 24;
+    return text != nullptr ? atoi(text) : kSlow ? 6 : 12;
 }
 
 inline void print_spread(const char *what, std::vector<int> &ms)

@@ -20,7 +20,7 @@ import script
 from hunt import hunt
 from strategies import OVER_HOSTS, SETTINGS, programs
 
-PROGRAMS = int(os.environ.get("SHMCOLL_FUZZ_PROGRAMS", "180"))
+PROGRAMS = int(os.environ.get("SHMCOLL_FUZZ_PROGRAMS", "120"))
 SEED = int(os.environ.get("SHMCOLL_FUZZ_SEED", "1"))
 WHERE = OVER_HOSTS if os.environ.get("SHMCOLL_FUZZ_HOSTS") == "1" else SETTINGS
 # After some ten programs, hypothesis mostly varies earlier ones, which is faster: where there are many

@@ -44,6 +44,7 @@ def plant(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Callable[..., Any])
     monkeypatch.setattr(dist, name, lambda *args, **named: wrong(right, *args, **named))
 
 
+@pytest.mark.long
 def test_idle_steps_go_when_hypothesis_has_no_time(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_idle_steps_go_when_hypothesis_has_no_time(
     assert [step.kind for step in script.load(path).steps] == ["broadcast"]
 
 
+@pytest.mark.long
 def test_a_wrong_element_is_found_made_small_and_runs_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -187,6 +189,7 @@ def test_a_layout_keeps_shape_and_values(layout: str) -> None:
         assert cell.tensor.shape == shape and not cell.complain(values, exact=True)
 
 
+@pytest.mark.long
 def test_programs_have_everything_in_them() -> None:
     """Else the lane could pass without its work."""
     seen: Counter[object] = Counter()

@@ -483,6 +483,7 @@ def test_a_rank_that_dies_ends_its_backend_with_a_reason(tmp_path: Path) -> None
     wait_until_gone(tmp_path)
 
 
+@pytest.mark.long
 def test_ranks_do_not_outlive_a_parent_that_is_killed(tmp_path: Path) -> None:
     bench = start_bench(tmp_path, *SLOW)
     assert bench.stdout is not None

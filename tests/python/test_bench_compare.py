@@ -277,6 +277,7 @@ def blurred(report: Report, seed: int) -> Report:
     return report
 
 
+@pytest.mark.long
 def test_a_phase_that_hits_one_backend_alone_is_no_change_of_the_build() -> None:
     """For some rounds in a row the first backend takes more or less of the reference's time in some of the
     rows: in one run for a tenth of it, in another one for more than half."""

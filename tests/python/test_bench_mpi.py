@@ -118,6 +118,7 @@ def test_a_run_of_nothing_but_unsupported_is_good(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("made_up")
 def test_wrong_values_of_mpi_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_SPOIL", "1")

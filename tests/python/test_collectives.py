@@ -13,7 +13,7 @@ import torch.distributed as dist
 import oracle
 from ranks import Rank, now_ns, run, seconds
 
-WORLDS = (1, 2, 3, 5)
+WORLDS = (1, 2, 3, pytest.param(5, marks=pytest.mark.long))
 SIZES = (0, 1, 40, 47, 48, 49, 8191, 8192, 8193, 32767, 32768, 32769, 65536, 1 << 20, 5_000_001)
 DTYPES = (*oracle.REDUCIBLE, *oracle.MOVED_ONLY)
 

@@ -90,6 +90,7 @@ def test_the_demo_says_how_to_start_it() -> None:
     assert "start me with: torchrun" in ended.output
 
 
+@pytest.mark.long
 def test_a_model_makes_the_same_tokens_however_it_communicates(tmp_path: Path) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     small = "--layers 2 --hidden 64 --heads 4 --ffn 64 --vocab 64 --tokens 8 --rounds 1".split()

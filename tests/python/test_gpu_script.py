@@ -333,6 +333,7 @@ def test_who_is_ended_has_said_where_it_stood(tmp_path: Path) -> None:
     assert re.search(r"thread \d+ sleep: S", said)
 
 
+@pytest.mark.long
 def test_a_hang_under_the_limit_of_a_part_leaves_what_all_ranks_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -990,6 +991,7 @@ def test_figures_of_an_mpi_become_rows(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.long
 def test_cpu_tensors_by_shmcoll_go_with_another_backend_for_cuda(tmp_path: Path) -> None:
     """Forked ranks, which load no torch. The group has only CPU tensors."""
     text = f"""

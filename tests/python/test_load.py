@@ -130,6 +130,7 @@ def test_a_glue_for_another_c_library_names_both(
             _load.load_glue.__wrapped__()
 
 
+@pytest.mark.long
 def test_a_module_that_does_not_load_says_how_to_build_it(site: Site) -> None:
     package = site.link(*(file.name for file in PACKAGE.glob("_C.*.so")))
     (package / "_C.abi3.so").write_text("planted")
@@ -144,6 +145,7 @@ except ImportError as error:
     assert "does not load: " in said and "_C.abi3.so" in said and COMMAND in said
 
 
+@pytest.mark.long
 def test_two_installations_on_the_path_work_and_are_named(
     site: Site,
     tmp_path_factory: pytest.TempPathFactory,

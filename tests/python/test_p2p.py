@@ -232,7 +232,7 @@ def test_a_wait_with_a_time_out_leaves_the_receive_and_names_the_peer() -> None:
     assert "no recv here takes, with tags 8" in said, said
 
 
-@pytest.mark.parametrize("spin_us", ["5", "100000"])
+@pytest.mark.parametrize("spin_us", ["5", pytest.param("100000", marks=pytest.mark.long)])
 def test_a_wait_ends_in_time_while_its_message_moves(spin_us: str) -> None:
     def body(rank: Rank) -> None:
         rank.init()

@@ -226,6 +226,7 @@ def test_what_the_workflows_and_the_extras_name_is_there() -> None:
     assert groups.group("release")[-1] == "reuse"  # after one with an extra in brackets
 
 
+@pytest.mark.long
 def test_objects_of_another_torch_are_not_used_again(tree: Tree) -> None:
     def extension(torch: str) -> str:
         files = tree.wheel(torch=torch)
@@ -236,6 +237,7 @@ def test_objects_of_another_torch_are_not_used_again(tree: Tree) -> None:
     assert "force=True" in first and "torch-9.8.0" in first, first
 
 
+@pytest.mark.long
 def test_what_was_built_before_the_tree_was_moved_is_not_used(tree: Tree) -> None:
     cache = tree.path / "build/core/CMakeCache.txt"
     cache.parent.mkdir(parents=True)

@@ -432,6 +432,7 @@ def test_a_message_that_is_over_counts_only_with_a_record_on_both_sides() -> Non
     assert said == [[("recv", 2, True), ("send", 2, True)], [("recv", 1, False)]] and not found
 
 
+@pytest.mark.long
 def test_torchs_analyser_finds_the_side_of_a_message_that_is_missing(messages_out: Path) -> None:
     verdict = analysed(messages_out)
     found = set(re.findall(r"collective: (\S+ \S+)\n(?:.*)missing ranks: ({\d})", verdict))
@@ -455,6 +456,7 @@ def on_gpu(called: int, ended: range, pending: str) -> dict[str, Any]:
     return {"device": device, "calls": [*calls, board.DeviceCall(99, message, 1, 7)]}
 
 
+@pytest.mark.long
 def test_torchs_analyser_finds_the_rank_whose_gpu_misses_a_call(
     late_job: tuple[Path, list[Outcome]], tmp_path: Path
 ) -> None:

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import oracle
 from ranks import Rank, run
 
-WORLDS = (1, 2, 3, 5)
+WORLDS = (1, 2, 3, pytest.param(5, marks=pytest.mark.long))
 
 FAMILIES = {
     "signed": oracle.SIGNED,

@@ -144,7 +144,7 @@ def test_the_older_hook_leaves_a_torch_that_asks_by_name_alone() -> None:
 BROKEN = {"raises": {"__init__.py": "raise SystemError('planted')"}, "is gone": {}}
 
 
-@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize("what", [pytest.param("raises", marks=pytest.mark.long), "is gone"])
 def test_a_package_that_is_broken_does_not_break_torch(site: Site, what: str) -> None:
     for name, text in BROKEN[what].items():
         (site.path / "shmcoll").mkdir(exist_ok=True)
@@ -201,7 +201,7 @@ def test_an_import_loads_neither_torch_nor_the_library(site: Site) -> None:
 ALONE = {"SHMCOLL_AUTOLOAD": "0", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
 
 
-@pytest.mark.parametrize("first", ["shmcoll", "torch"])
+@pytest.mark.parametrize("first", [pytest.param("shmcoll", marks=pytest.mark.long), "torch"])
 def test_an_import_registers_before_and_after_torchs(site: Site, first: str) -> None:
     site.link()
     if first == "shmcoll":
@@ -215,6 +215,7 @@ assert not [finder for finder in sys.meta_path if type(finder).__name__ == "_Wat
     assert succeed(site.python(script + INIT, **ALONE)) == "initialized\n"
 
 
+@pytest.mark.long
 def test_an_import_that_cannot_register_does_not_break_torchs(site: Site) -> None:
     site.link()
     script = """
@@ -267,7 +268,7 @@ except ImportError as error:
 # ---- without the module shmcoll._C ----
 
 
-@pytest.mark.parametrize("module", ["with", "without"])
+@pytest.mark.parametrize("module", [pytest.param("with", marks=pytest.mark.long), "without"])
 def test_describe_and_the_log_say_which_glue_is_used(site: Site, module: str) -> None:
     from shmcoll._load import minor
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import oracle
 from ranks import Rank, describe, outcomes, run
 
-WORLDS = (1, 2, 3, 5)
+WORLDS = (1, 2, 3, pytest.param(5, marks=pytest.mark.long))
 # Shape, how many dimensions are indexed, entries of rank r.
 Case = tuple[tuple[int, ...], int, Callable[[int], int]]
 CASES: dict[str, Case] = {

@@ -10,7 +10,7 @@ import torch.distributed as dist
 import oracle
 from ranks import Rank, describe, outcomes, run
 
-WORLDS = (1, 2, 3, 5)
+WORLDS = (1, 2, 3, pytest.param(5, marks=pytest.mark.long))
 SCALES = (0, 1, 7, 250, 1021, 3000, 40_000)
 
 
