@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every lint needs: the repository's files, a finding, a markdown table, the command line.
+"""What every lint needs: the repository's files, a finding, the command line.
 
 A lint is a module with a function check(root) that yields findings. Reading C is in csource.py.
 """
@@ -7,14 +7,13 @@ A lint is a module with a function check(root) that yields findings. Reading C i
 import argparse
 import fnmatch
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 C_FAMILY = (".c", ".h", ".cc", ".cpp", ".hpp", ".cu", ".cuh")
-PROTOCOL = "docs/internals/protocol"  # a folder of pages, with rules and a table
+PROTOCOL = "docs/internals/protocol"  # a folder of pages with rules
 EDGES = f"{PROTOCOL}/edges.md"
 NOT_OURS = ("build", "dist", "out", "__pycache__")  # folders that .gitignore names
 CACHE = "CMakeCache.txt"  # at the top of a build, whatever its name
@@ -79,26 +78,6 @@ def read(root, path):
 
 def line_of(text, offset):
     return text.count("\n", 0, offset) + 1
-
-
-def table_rows(text, heading):
-    """(line, cells) of each row of the markdown tables under the heading, header rows left out.
-
-    Heading None: of all tables."""
-    lines = text.split("\n")
-    inside = heading is None
-    for number, line in enumerate(lines, 1):
-        if line.startswith("#") and heading is not None:
-            inside = line.strip() == heading
-        elif inside and line.startswith("|"):
-            under = lines[number] if number < len(lines) else ""
-            if not (is_rule(line) or is_rule(under)):
-                yield number, [cell.strip() for cell in line.strip().strip("|").split("|")]
-
-
-def is_rule(line):
-    """Is this the |---|---| below a table's header?"""
-    return re.fullmatch(r"\|[\s:|-]*-[\s:|-]*", line) is not None
 
 
 def arguments(description):

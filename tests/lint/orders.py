@@ -7,20 +7,22 @@ The comment stands alone on the lines above the statement (or inside it, above t
     release <edge> -> acquire in <function>(): <what is published>
     acquire <edge> <- release in <function>()
     acq_rel <edge>: <why>                        (exchange, cas, add, or, and)
-The other side may be called acq_rel instead. Comments may be stacked, one per edge. Edges are the
-rows of the tables in docs/internals/protocol/edges.md, which name the functions of both sides.
+The other side may be called acq_rel instead. Comments may be stacked, one per edge. The lists of
+docs/internals/protocol/edges.md name all edges.
 """
 
 import re
 from typing import NamedTuple
 
 from cfunctions import functions
-from common import EDGES, Finding, c_files, main, read, repo_files, table_rows
+from common import EDGES, Finding, c_files, main, read, repo_files
 from csource import Comment, Source, Unreadable, statement_starts
 
 HOME = "src/shm/base/atomic.h"
 ACCESS = re.compile(r"\b(shc_a(?:32|64)_(\w+))\s*\(")
-EDGE = r"(?P<edge>[a-z][a-z0-9_]*(?:/[a-z0-9_]+)+)"
+NAME = r"[a-z][a-z0-9_]*(?:/[a-z0-9_]+)+"
+EDGE = rf"(?P<edge>{NAME})"
+LISTED = re.compile(rf"`({NAME})`")
 OUTSIDE = r"the kernel|the device|a tool outside"  # sides that are not our code
 SIDE = rf"(?P<partner>\w+\(\)(?:(?:,| and) \w+\(\))*|{OUTSIDE})"
 FORMS = {
@@ -148,35 +150,20 @@ def check_sides(sides):
                 yield Finding(side.path, side.line, what)
 
 
-def check_row(line, edge, cells, homes):
-    """The functions in a row's second and third cell have such an access."""
-    named = []
-    for order, cell in zip(("release", "acquire"), cells[1:3]):
-        found = homes[order].get(edge, set())
-        names = re.findall(r"`(\w+)`", cell) + (named if cell.startswith("the same") else [])
-        for name in names:
-            if name not in found:
-                where = ", ".join(sorted(found))
-                what = f"{name} has no {order} of {edge}; correct the row (it is in {where})"
-                yield Finding(EDGES, line, what)
-        named = names
-
-
-def check_table(root, sides):
-    """The edges in the code and the rows of the tables are the same."""
-    rows, homes = {}, homes_of(sides)
-    if EDGES in repo_files(root):
-        for line, cells in table_rows(read(root, EDGES), None):
-            edge = cells[0].strip("`")
-            if edge in rows:
-                yield Finding(EDGES, line, f"edge {edge} has two rows; remove one")
-            rows[edge] = line
-            yield from check_row(line, edge, cells, homes)
+def check_list(root, sides):
+    """The edges in the code and those in the lists of the page are the same."""
+    listed = {}
+    text = read(root, EDGES) if EDGES in repo_files(root) else ""
+    for line, item in enumerate(text.split("\n"), 1):
+        for edge in LISTED.findall(item) if item.startswith("- **") else ():
+            if edge in listed:
+                yield Finding(EDGES, line, f"edge {edge} stands here twice; remove one")
+            listed[edge] = line
     for side in sides:
-        if side.edge not in rows:
-            yield Finding(side.path, side.line, f"edge {side.edge} has no row in {EDGES}; add it")
-    for edge in rows.keys() - {side.edge for side in sides}:
-        yield Finding(EDGES, rows[edge], f"no code has the edge {edge}; remove the row")
+        if side.edge not in listed:
+            yield Finding(side.path, side.line, f"edge {side.edge} is not in {EDGES}; add it")
+    for edge in listed.keys() - {side.edge for side in sides}:
+        yield Finding(EDGES, listed[edge], f"no code has the edge {edge}; remove it")
 
 
 def check(root):
@@ -191,7 +178,7 @@ def check(root):
             line = source.line(error.args[0])
             yield Finding(path, line, "this bracket has no partner; see limits.py")
     yield from check_sides(sides)
-    yield from check_table(root, sides)
+    yield from check_list(root, sides)
 
 
 if __name__ == "__main__":

@@ -7,8 +7,7 @@ import unittest
 import orders
 from planting import LintTest
 
-HEAD = "| edge | released at | acquired at |\n|---|---|---|\n"
-EDGES = f"# P\n\n## One\n\n{HEAD}\n## Other\n\n{HEAD}| `a/b` | - | the kernel |\n"
+EDGES = "# P\n\nSee `x/y`.\n\n- **One**: `a/b`\n\n- `a/b`: more of it\n"
 RELEASE = """
 void f(void)
 {
@@ -130,8 +129,8 @@ class Orders(LintTest):
         files["src/shm/proto/x.c"] = f'/* {text} */ const char *s = "shc_a64_load_relaxed(p)";\n'
         self.expect_clean(orders.check, files)
 
-    def tree(self, code, table=EDGES):
-        return {"src/shm/proto/x.c": code, "docs/internals/protocol/edges.md": table}
+    def tree(self, code, page=EDGES):
+        return {"src/shm/proto/x.c": code, "docs/internals/protocol/edges.md": page}
 
     def test_an_edge_has_two_sides(self):
         sound = self.tree(BOTH)
@@ -153,25 +152,20 @@ class Orders(LintTest):
         wrong = BOTH.replace("in g()", "in old()").replace("tail, 1);", "tail, 1);@@")
         self.expect(orders.check, self.tree(wrong), self.tree(BOTH), "old()", "g")
 
-    def test_an_edge_has_a_row(self):
+    def test_an_edge_is_listed(self):
         marked = BOTH.replace(";\n}", ";@@\n}")
-        for table in ("# P\n", f"# P\n\n{HEAD}"):
-            self.expect(orders.check, self.tree(marked, table), self.tree(BOTH), "no row")
-        self.expect(orders.check, {"src/shm/os/x.c": marked}, self.tree(BOTH), "no row")
+        for page in ("# P\n", "See `a/b`.\n\n- `a/b`: more of it\n"):
+            self.expect(orders.check, self.tree(marked, page), self.tree(BOTH), "a/b is not in")
+        self.expect(orders.check, {"src/shm/os/x.c": marked}, self.tree(BOTH), "a/b is not in")
 
-    def test_a_row_has_code(self):
-        table = EDGES + "| `old/edge` | - | - |@@\n"
-        self.expect(orders.check, self.tree(BOTH, table), self.tree(BOTH), "old/edge")
+    def test_a_listed_edge_has_code(self):
+        page = EDGES + "- **Old**: `old/edge`@@\n"
+        self.expect(orders.check, self.tree(BOTH, page), self.tree(BOTH), "old/edge")
 
-    def test_a_row_names_functions_that_have_such_an_access(self):
-        for wrong in ("| `old` | `g` |@@\n", "| `f` | `old` |@@\n", "| `f` | the same |@@\n"):
-            table = f"{HEAD}| `a/b` {wrong}"
-            right = self.tree(BOTH, f"{HEAD}| `a/b` | `f` | `g`, the kernel |\n")
-            self.expect(orders.check, self.tree(BOTH, table), right, "has no ", "a/b")
-
-    def test_an_edge_has_one_row(self):
-        table = EDGES + "| `a/b` | - | - |@@\n"
-        self.expect(orders.check, self.tree(BOTH, table), self.tree(BOTH), "two rows")
+    def test_an_edge_is_listed_once(self):
+        for again in ("- **Two**: `a/b`@@\n", "- **Two**: `a/b`, `a/b`@@\n"):
+            page = EDGES + again
+            self.expect(orders.check, self.tree(BOTH, page), self.tree(BOTH), "twice")
 
     def test_a_file_whose_braces_do_not_balance(self):
         self.expect(orders.check, {"src/x.c": "void f(void)\n{@@\n"}, {"src/x.c": "int x;\n"})
