@@ -10,7 +10,7 @@ the parts, in the order of --list, each with its own limit, after which all its 
 (told first: they may have to poison waits). What a part printed is kept in build/gpu/logs. After
 each part the report in DIR is written anew, with the parts of earlier runs of the same commit on the
 same GPU, so a run that is cut leaves something whole and the next one goes on from there.
-docs/internals/cuda/testing.md says what each part runs.
+parts.py says what each part runs.
 
 exit code: 0; 1 if a part failed or hung, or was not reached without --next; 2 without a GPU, or
 after bad usage
