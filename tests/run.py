@@ -388,6 +388,17 @@ def failures_of_pytest(output: str) -> list[str]:
 built: set[str] = set()  # whole builds of this run, in which a later lane has nothing to build
 
 
+def shipped_kernels() -> str:
+    """setup.py's build, if there is one with kernels for AVX, which take as long to compile as the rest of the
+    library: tests use those that users get. It is brought up to date first."""
+    core = ROOT / "build" / "core"
+    found = core.glob("src/shm/CMakeFiles/shmcoll_kernels_avx*.dir/kernel/kernel_isa.c.o")
+    names = sorted(file.parents[1].stem for file in found)
+    if not names or run(["cmake", "--build", str(core), "--target", *names])[0] != 0:
+        return ""
+    return str(core)
+
+
 def build(target: Build, jobs: int, targets: tuple[str, ...]) -> bool:
     if target.name in built:
         return True
@@ -395,6 +406,8 @@ def build(target: Build, jobs: int, targets: tuple[str, ...]) -> bool:
     if shutil.which("ninja") and not (target.path / "CMakeCache.txt").exists():
         configure += ["-G", "Ninja"]  # make takes a fifth longer, in which it only starts itself
     configure += [*target.options, f"-DPython3_EXECUTABLE={sys.executable}"]
+    if target.name == DEV.name:
+        configure.append(f"-DSHMCOLL_KERNELS={shipped_kernels()}")
     status, _ = run([*configure, "--log-level=WARNING"])
     if status == 0:
         command = ["cmake", "--build", str(target.path), "-j", str(jobs)]
