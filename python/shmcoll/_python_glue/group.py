@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as c10d
+from torch.distributed import distributed_c10d
 
 from shmcoll import _options
 from shmcoll._load import minor
@@ -22,6 +23,10 @@ from shmcoll._python_glue.work import Group, free_groups, last_text, raise_statu
 _CPU = torch.device("cpu")
 _ProcessGroup: Any = c10d.ProcessGroup
 _SPLITS_IN_ORDER = tuple(map(int, minor(torch.__version__).split("."))) >= (2, 14)
+# torch from 2.15 on attaches its flight recorder to the groups of all other backends. It asks their C++ side for
+# the name, which a group without a backend of C++ does not have.
+_unrecorded: set[str] = getattr(distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set())
+_unrecorded.add("shmcoll")
 
 
 def _check_text(tuning: str) -> None:
@@ -65,6 +70,13 @@ def _create(store: Any, rank: int, size: int, options: Any) -> Group:
     return Group(comm.value or 0)
 
 
+def _refusal(name: str) -> Any:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError(f"shmcoll: the glue in Python does not offer {name}")
+
+    return refuse
+
+
 class ProcessGroupShm(Operations, _ProcessGroup):  # type: ignore[misc]
     """A group of ranks, as torch.distributed uses one."""
 
@@ -72,6 +84,8 @@ class ProcessGroupShm(Operations, _ProcessGroup):  # type: ignore[misc]
     supports_splitting = False
     supports_shrinking = False
     supports_time_estimate = False
+    supports_reconfigure = supports_window = False
+    supports_abort_hooks = supports_completion_hooks = False
 
     def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
         Operations.__init__(self)
@@ -102,6 +116,8 @@ class ProcessGroupShm(Operations, _ProcessGroup):  # type: ignore[misc]
                 f"shmcoll: no backend for {device}: the glue in Python is for CPU tensors"
             )
         return self
+
+    get_backend = _get_backend
 
     def get_group_store(self) -> Any:
         return self._store
@@ -176,8 +192,14 @@ class ProcessGroupShm(Operations, _ProcessGroup):  # type: ignore[misc]
         group._set_group_desc(group_desc or "")
         return group
 
-    def merge_remote_group(self, *_: Any, **__: Any) -> Any:
-        raise NotImplementedError("shmcoll: merge_remote_group is not offered")
+    merge_remote_group = _refusal("merge_remote_group")
+    # Of newer torches. A hook would be kept, and never called.
+    new_window, reconfigure = _refusal("new_window"), _refusal("reconfigure")
+    get_reconfigure_handle = _refusal("get_reconfigure_handle")
+    register_pre_hook = _refusal("register_pre_hook")
+    register_post_hook = _refusal("register_post_hook")
+    register_abort_hook = _refusal("register_abort_hook")
+    unregister_pre_hook = unregister_post_hook = unregister_abort_hook = _refusal("unregister_hook")
 
     def get_error(self) -> Any:
         names = {core.OK: "SUCCESS", core.TIMEOUT: "TIMEOUT", core.PEER_DEAD: "REMOTE_ERROR"}

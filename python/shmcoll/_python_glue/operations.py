@@ -285,6 +285,8 @@ class Operations(Calls):
         )
         return self._run(operation, opts, [one], found)
 
+    gather_into_tensor = gather_single
+
     def scatter(
         self, outputs: Any, inputs: Any, opts: Any = None, timeout: Any = None, root: int = 0
     ) -> Any:
