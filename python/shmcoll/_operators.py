@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import datetime
+import weakref
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import ProcessGroup, Store
+from torch._C._distributed_c10d import Backend, ProcessGroup, Store
 
 from shmcoll import _options
 from shmcoll._options import Options
@@ -28,6 +29,42 @@ def _check_options(timeout: datetime.timedelta, tuning: str) -> None:
 _options.check = _check_options
 
 
+# ---- what shmcoll._C gives a backend, and torch's class of all backends may lack ----
+
+# torch writes into the options of what it takes for gloo's backend, as soon as that is made. They are those of
+# this Python object, which is gone when torch has put the backend into its group.
+_written: weakref.WeakKeyDictionary[Any, Options] = weakref.WeakKeyDictionary()
+
+
+def _options_of(backend: Any) -> Options:
+    try:
+        return _written[backend]
+    except KeyError:
+        name = type(backend).__name__
+        raise AttributeError(f"{name!r} object has no attribute 'options'") from None
+
+
+def _set_default_timeout(backend: Any, timeout: datetime.timedelta) -> None:
+    """What torch calls to change the time-out of a backend that is gloo for it."""
+    backend.set_timeout(timeout)
+
+
+def _perform_nocolor_split(_backend: Any, _device: torch.device) -> None:
+    """torch calls it on the ranks that are not in a new group: nothing is to be done there."""
+
+
+_class: Any = Backend
+for _name, _what in (
+    ("options", property(_options_of)),
+    ("_set_default_timeout", _set_default_timeout),
+    ("perform_nocolor_split", _perform_nocolor_split),
+):
+    if not hasattr(_class, _name):
+        setattr(_class, _name, _what)
+
+# ---- groups ----
+
+
 def make(store: Store, rank: int, size: int, options: Any) -> Any:
     """Meets the other ranks through the store; blocks until all are there."""
     group: Any = ProcessGroup(store, rank, size)
@@ -39,7 +76,9 @@ def make(store: Store, rank: int, size: int, options: Any) -> Any:
         options.tuning,
         options.backend,
     )
-    return group._get_backend(_CPU)
+    backend = group._get_backend(_CPU)
+    _written[backend] = options
+    return backend
 
 
 def info(backend: Any) -> str:

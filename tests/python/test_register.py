@@ -278,12 +278,17 @@ def test_describe_and_the_log_say_which_glue_is_used(site: Site, module: str) ->
 import datetime, torch, torch.distributed as dist, shmcoll
 options = shmcoll.Options(datetime.timedelta(seconds=7), tuning="depth=4")
 dist.init_process_group("shmcoll", store=dist.HashStore(), rank=0, world_size=1, pg_options=options)
+in_gloos_place = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=9))
+assert shmcoll.describe(in_gloos_place)["timeout_s"] == 9
+dist.distributed_c10d._set_pg_timeout(datetime.timedelta(seconds=8), in_gloos_place)
+assert shmcoll.describe(in_gloos_place)["timeout_s"] == 8
+in_gloos_place._get_backend(torch.device("cpu")).perform_nocolor_split(torch.device("cpu"))
 said = shmcoll.describe(internals=True)
 assert said["timeout_s"] == 7 and said["tuning.depth"] == "4" and said["name"] == "0"
 print(said["glue"])
 dist.destroy_process_group()
 """
-    done = site.python(script, SHMCOLL_LOG="info")
+    done = site.python(script, SHMCOLL_LOG="info", SHMCOLL_FOR_GLOO="1")
     name = f"{minor(torch.__version__)}, {module} shmcoll._C"
     assert succeed(done) == name + "\n"
     assert done.stderr.count(f"] info: glue for torch {name}\n") == 1, done.stderr
