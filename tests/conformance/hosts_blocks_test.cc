@@ -3,6 +3,9 @@
 // and sparse sums.
 #include "tests/support/hosts_oracle.h"
 
+#include <algorithm>
+#include <memory>
+#include <numeric>
 #include <set>
 
 using namespace shmcoll::test;

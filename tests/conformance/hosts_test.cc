@@ -10,6 +10,7 @@ extern "C" {
 #include <array>
 #include <atomic>
 #include <numeric>
+#include <thread>
 
 using namespace shmcoll::test;
 using elements::Bytes;

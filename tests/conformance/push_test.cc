@@ -115,8 +115,8 @@ Bytes input_bytes(const elements::Combination &what, int rank, size_t bytes)
 {
     static std::mutex lock; // ranks may be threads
     std::lock_guard<std::mutex> guard(lock);
-    elements::rng().seed(bytes * 131 + static_cast<size_t>(what.dtype) * 17 +
-                         static_cast<size_t>(what.redop) + static_cast<size_t>(rank) * 7919);
+    elements::seed(bytes * 131 + static_cast<size_t>(what.dtype) * 17 +
+                   static_cast<size_t>(what.redop) + static_cast<size_t>(rank) * 7919);
     return elements::random_sources(what.dtype, 1, bytes / shc_dtype_bytes(what.dtype))[0];
 }
 

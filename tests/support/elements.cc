@@ -1,15 +1,23 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "tests/support/elements.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <random>
 
 namespace elements
 {
 
-std::mt19937_64 &rng()
+static std::mt19937_64 &rng()
 {
     static std::mt19937_64 engine(20240229);
     return engine;
+}
+
+void seed(uint64_t number)
+{
+    rng().seed(number);
 }
 
 size_t below(size_t n)
@@ -154,6 +162,44 @@ testing::AssertionResult all_same(shc_dtype dtype, const uint8_t *got, const Byt
         return failure;
     }
     return testing::AssertionSuccess();
+}
+
+static constexpr size_t kMargin = 80;
+
+// As long as the larger margin: one and 64 bytes of misalignment.
+static const uint8_t *canaries()
+{
+    static const Bytes all = [] {
+        Bytes bytes(kMargin + 64);
+        for (size_t i = 0; i < bytes.size(); i++)
+            bytes[i] = static_cast<uint8_t>(0xa5 ^ (i * 29));
+        return bytes;
+    }();
+    return all.data();
+}
+
+Guarded::Guarded(size_t bytes, size_t misalign) : bytes_(bytes), at_(kMargin + misalign)
+{
+    memory_.assign(at_ + bytes + kMargin + 1, 0xa5);
+    memcpy(memory_.data(), canaries(), at_);
+    memcpy(memory_.data() + at_ + bytes, canaries(), kMargin + 1);
+}
+
+void Guarded::set(const Bytes &bytes)
+{
+    std::copy(bytes.begin(), bytes.end(), memory_.begin() + static_cast<std::ptrdiff_t>(at_));
+}
+
+bool Guarded::holds(const Bytes &bytes) const
+{
+    return std::equal(bytes.begin(), bytes.end(),
+                      memory_.begin() + static_cast<std::ptrdiff_t>(at_));
+}
+
+bool Guarded::margins_intact() const
+{
+    return memcmp(memory_.data(), canaries(), at_) == 0 &&
+           memcmp(memory_.data() + at_ + bytes_, canaries(), kMargin + 1) == 0;
 }
 
 } // namespace elements

@@ -5,10 +5,7 @@
 
 #include "tests/support/ref.h"
 
-#include <algorithm>
-#include <cstring>
 #include <gtest/gtest.h>
-#include <random>
 #include <string>
 
 namespace elements
@@ -16,7 +13,8 @@ namespace elements
 
 using Bytes = std::vector<uint8_t>;
 
-std::mt19937_64 &rng();
+// The same numbers from here on in each run.
+void seed(uint64_t number);
 size_t below(size_t n);
 
 struct Combination {
@@ -41,37 +39,13 @@ testing::AssertionResult all_same(shc_dtype dtype, const uint8_t *got, const Byt
 class Guarded
 {
   public:
-    Guarded(size_t bytes, size_t misalign) : bytes_(bytes), at_(kMargin + misalign)
-    {
-        memory_.assign(at_ + bytes + kMargin + 1, 0xa5);
-        memcpy(memory_.data(), canaries(), at_);
-        memcpy(memory_.data() + at_ + bytes, canaries(), kMargin + 1);
-    }
+    Guarded(size_t bytes, size_t misalign);
     uint8_t *data() { return memory_.data() + at_; }
-    void set(const Bytes &bytes) { std::copy(bytes.begin(), bytes.end(), memory_.begin() + at_); }
-    bool holds(const Bytes &bytes) const
-    {
-        return std::equal(bytes.begin(), bytes.end(), memory_.begin() + at_);
-    }
-    bool margins_intact() const
-    {
-        return memcmp(memory_.data(), canaries(), at_) == 0 &&
-               memcmp(memory_.data() + at_ + bytes_, canaries(), kMargin + 1) == 0;
-    }
+    void set(const Bytes &bytes);
+    bool holds(const Bytes &bytes) const;
+    bool margins_intact() const;
 
   private:
-    static constexpr size_t kMargin = 80;
-    // As long as the larger margin: one and 64 bytes of misalignment.
-    static const uint8_t *canaries()
-    {
-        static const Bytes all = [] {
-            Bytes bytes(kMargin + 64);
-            for (size_t i = 0; i < bytes.size(); i++)
-                bytes[i] = static_cast<uint8_t>(0xa5 ^ (i * 29));
-            return bytes;
-        }();
-        return all.data();
-    }
     size_t bytes_, at_;
     Bytes memory_;
 };

@@ -25,47 +25,14 @@ struct End {
 class Ends
 {
   public:
-    Ends() : worker_([this] { work(); }) {}
+    Ends();
     Ends(const Ends &) = delete;
+    ~Ends(); // Ends all that was added.
 
-    // Ends all that was added.
-    ~Ends()
-    {
-        {
-            std::lock_guard<std::mutex> guard(lock_);
-            stopping_ = true;
-        }
-        moved_.notify_all();
-        worker_.join();
-    }
-
-    void add(const End &end)
-    {
-        {
-            std::lock_guard<std::mutex> guard(lock_);
-            ends_.push_back(end);
-        }
-        moved_.notify_all();
-    }
+    void add(const End &end);
 
   private:
-    void work()
-    {
-        std::unique_lock<std::mutex> guard(lock_);
-        while (!stopping_ || !ends_.empty()) {
-            if (ends_.empty()) {
-                moved_.wait(guard);
-                continue;
-            }
-            const End end = ends_.front();
-            ends_.pop_front();
-            guard.unlock();
-            if (end.first)
-                end.first();
-            shc_ticket_done(end.ticket, end.error);
-            guard.lock();
-        }
-    }
+    void work();
 
     std::mutex lock_;
     std::condition_variable moved_;

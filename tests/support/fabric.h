@@ -3,19 +3,12 @@
 // Engines between the "hosts" of one process: each line and each rail is a set of calls that meet by their number.
 // A thread of its own ends them, as an engine's does. They can be told to misbehave.
 
-#include "tests/support/ends.h"
+extern "C" {
+#include "hosts/hosts.h"
+}
 
-#include <algorithm>
-#include <cstring>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <numeric>
-#include <set>
-#include <string>
-#include <vector>
 
 namespace shmcoll::test
 {
@@ -29,251 +22,28 @@ class Network
     enum class Fate { kGood, kRefused, kFails, kLate, kBroken };
     using Chooser = std::function<Fate(int rail, int host, int call)>;
 
-    Network(int hosts, Chooser fate = nullptr) : hosts_(hosts), fate_(std::move(fate)) {}
+    explicit Network(int hosts, Chooser fate = nullptr);
     Network(const Network &) = delete;
+    ~Network();
 
-    ~Network() { release_late(); }
-
-    shc_fabric line(int host) { return fabric(-1, host); }
-    shc_fabric rail(int rail, int host) { return fabric(rail, host); }
+    shc_fabric line(int host);
+    shc_fabric rail(int rail, int host);
 
     // Ends all calls that are kLate, or still wait for another host: their memory must be there.
-    void release_late()
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        for (const End &end : late_)
-            ends_.add(end);
-        late_.clear();
-        for (auto &meeting : meetings_)
-            for (const Part &part : meeting.second)
-                ends_.add({[part] { memset(part.out, 0x5a, part.out_bytes); }, part.ticket,
-                           "the connection was closed"});
-        meetings_.clear();
-    }
+    void release_late();
 
     // From now on no call monitors a host; `fails`: it is refused, else there is no such call.
-    void refuse_monitors(bool fails)
-    {
-        refuses_ = fails;
-        has_monitors_ = fails;
-    }
+    void refuse_monitors(bool fails);
 
     // The connections of that host end, for those who monitor it; also for those who begin to.
-    void lose(int host)
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        lost_.insert(host);
-        end_monitors([host](const Monitor &one) { return one.of == host; });
-    }
+    void lose(int host);
 
-    bool monitors(int host, int of)
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        return std::any_of(monitors_.begin(), monitors_.end(),
-                           [&](const Monitor &one) { return one.by == host && one.of == of; });
-    }
-
-    int calls()
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        return calls_;
-    }
+    bool monitors(int host, int of);
+    int calls();
 
   private:
-    enum class Kind { kGather, kExchange, kBroadcast };
-    struct Part {
-        int host;
-        Kind kind;
-        const void *in;
-        size_t bytes;
-        void *out;
-        size_t out_bytes;
-        int root;
-        shc_ticket *ticket;
-        Fate fate;
-        std::vector<uint64_t> gives = {}, takes = {}; // of kExchange, by host
-    };
-    struct Sent {
-        std::vector<char> bytes;
-        std::vector<uint64_t> blocks;
-    };
-    struct Monitor {
-        int by, of; // hosts
-        shc_ticket *ticket;
-    };
-    struct Port {
-        Network *network;
-        int rail, host, calls;
-    };
-
-    shc_fabric fabric(int rail, int host)
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        ports_.push_back(Port{this, rail, host, 0});
-        return {
-            &ports_.back(), gather, exchange, broadcast, has_monitors_ ? monitor : nullptr, stop};
-    }
-
-    static int monitor(void *ctx, int host, shc_ticket *ticket)
-    {
-        auto *port = static_cast<Port *>(ctx);
-        Network *network = port->network;
-        if (network->refuses_)
-            return ENOTSUP;
-        std::lock_guard<std::mutex> guard(network->lock_);
-        network->monitors_.push_back({port->host, host, ticket});
-        if (network->lost_.count(host))
-            network->end_monitors([&](const Monitor &one) { return one.ticket == ticket; });
-        return 0;
-    }
-
-    static void stop(void *ctx)
-    {
-        auto *port = static_cast<Port *>(ctx);
-        Network *network = port->network;
-        std::lock_guard<std::mutex> guard(network->lock_);
-        network->end_monitors([port](const Monitor &one) { return one.by == port->host; });
-    }
-
-    void end_monitors(const std::function<bool(const Monitor &)> &which)
-    {
-        for (const Monitor &one : monitors_)
-            if (which(one))
-                ends_.add({[] {}, one.ticket, "Connection closed by peer"});
-        monitors_.erase(std::remove_if(monitors_.begin(), monitors_.end(), which), monitors_.end());
-    }
-
-    static int gather(void *ctx, const void *in, size_t bytes, void *out, shc_ticket *ticket)
-    {
-        auto *port = static_cast<Port *>(ctx);
-        const size_t all = bytes * static_cast<size_t>(port->network->hosts_);
-        return port->network->post(
-            port, {port->host, Kind::kGather, in, bytes, out, all, 0, ticket, Fate::kGood});
-    }
-
-    static int exchange(void *ctx, const void *in, const uint64_t *in_bytes, void *out,
-                        const uint64_t *out_bytes, shc_ticket *ticket)
-    {
-        auto *port = static_cast<Port *>(ctx);
-        const int hosts = port->network->hosts_;
-        Part part = {port->host,
-                     Kind::kExchange,
-                     in,
-                     0,
-                     out,
-                     0,
-                     0,
-                     ticket,
-                     Fate::kGood,
-                     {in_bytes, in_bytes + hosts},
-                     {out_bytes, out_bytes + hosts}};
-        part.bytes = before(part.gives, hosts);
-        part.out_bytes = before(part.takes, hosts);
-        return port->network->post(port, part);
-    }
-
-    // Where a host's block begins.
-    static size_t before(const std::vector<uint64_t> &blocks, int host)
-    {
-        return std::accumulate(blocks.begin(), blocks.begin() + host, size_t{0});
-    }
-
-    static int broadcast(void *ctx, void *data, size_t bytes, int root, shc_ticket *ticket)
-    {
-        auto *port = static_cast<Port *>(ctx);
-        return port->network->post(port, {port->host, Kind::kBroadcast, data, bytes, data, bytes,
-                                          root, ticket, Fate::kGood});
-    }
-
-    int post(Port *port, Part part)
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        const int number = port->calls++;
-        part.fate = fate_ ? fate_(port->rail, port->host, number) : Fate::kGood;
-        calls_++;
-        if (part.fate == Fate::kRefused)
-            return ENOTCONN;
-        if (part.fate == Fate::kBroken) {
-            ends_.add({[] {}, part.ticket, "Connection closed by peer"});
-            return 0;
-        }
-        std::vector<Part> &parts = meetings_[{port->rail, number}];
-        parts.push_back(part);
-        if (parts.size() < static_cast<size_t>(hosts_))
-            return 0;
-        const std::vector<Part> all = std::move(parts);
-        meetings_.erase({port->rail, number});
-        move(all);
-        return 0;
-    }
-
-    // A real engine ends the process when sizes differ; here the call fails, and the test with it.
-    static bool agree(const std::vector<Part> &all)
-    {
-        for (const Part &part : all) {
-            if (part.kind != all[0].kind || part.root != all[0].root)
-                return false;
-            if (part.kind != Kind::kExchange && part.bytes != all[0].bytes)
-                return false;
-            for (const Part &from : all)
-                if (part.kind == Kind::kExchange && from.gives[static_cast<size_t>(part.host)] !=
-                                                        part.takes[static_cast<size_t>(from.host)])
-                    return false;
-        }
-        return true;
-    }
-
-    void move(const std::vector<Part> &all)
-    {
-        const bool good = agree(all);
-        auto sent = std::make_shared<std::map<int, Sent>>();
-        for (const Part &part : all) {
-            const auto *in = static_cast<const char *>(part.in);
-            (*sent)[part.host] = {std::vector<char>(in, in + part.bytes), part.gives};
-        }
-        for (const Part &part : all) {
-            const End end = {[part, sent, good] {
-                                 if (good)
-                                     deliver(part, *sent);
-                             },
-                             part.ticket,
-                             !good                       ? "hosts made different calls"
-                             : part.fate == Fate::kFails ? "Connection closed by peer"
-                                                         : nullptr};
-            if (part.fate == Fate::kLate)
-                late_.push_back(end);
-            else
-                ends_.add(end);
-        }
-    }
-
-    static void deliver(const Part &part, const std::map<int, Sent> &sent)
-    {
-        auto *out = static_cast<char *>(part.out);
-        for (const auto &from : sent) {
-            const char *bytes = from.second.bytes.data();
-            if (part.kind == Kind::kGather)
-                memcpy(out + static_cast<size_t>(from.first) * part.bytes, bytes, part.bytes);
-            else if (part.kind == Kind::kExchange)
-                std::copy_n(bytes + before(from.second.blocks, part.host),
-                            part.takes[static_cast<size_t>(from.first)],
-                            out + before(part.takes, from.first));
-            else if (from.first == part.root && part.host != part.root)
-                memcpy(out, bytes, part.bytes);
-        }
-    }
-
-    const int hosts_;
-    const Chooser fate_;
-    std::mutex lock_;
-    std::deque<Port> ports_;
-    std::map<std::pair<int, int>, std::vector<Part>> meetings_;
-    std::vector<End> late_;
-    std::vector<Monitor> monitors_;
-    std::set<int> lost_;
-    bool refuses_ = false, has_monitors_ = true;
-    int calls_ = 0;
-    Ends ends_; // last: it ends what uses the rest
+    class Switch;
+    const std::unique_ptr<Switch> switch_;
 };
 
 } // namespace shmcoll::test

@@ -3,15 +3,12 @@
 // An engine for messages between the ranks of one process (struct shc_p2p_fabric): sends and receives of two ranks
 // meet by their slot, on which each has one call at a time. They end in a thread of the engine. It can be told to fail.
 
-#include "tests/support/ends.h"
+extern "C" {
+#include "hosts/hosts.h"
+}
 
-#include <algorithm>
-#include <cstring>
-#include <deque>
 #include <functional>
-#include <list>
-#include <mutex>
-#include <string>
+#include <memory>
 #include <vector>
 
 namespace shmcoll::test
@@ -23,135 +20,18 @@ class Mesh
     // `spoils`: changes the bytes of a message, as a rank that lies would.
     using Spoiler = std::function<void(int from, int to, uint32_t slot, std::vector<char> &bytes)>;
 
-    explicit Mesh(Spoiler spoils = nullptr) : spoils_(std::move(spoils)) {}
+    explicit Mesh(Spoiler spoils = nullptr);
     Mesh(const Mesh &) = delete;
+    ~Mesh();
 
-    shc_p2p_fabric fabric(int rank)
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        ports_.push_back({this, rank});
-        return {&ports_.back(), send, receive, stop};
-    }
+    shc_p2p_fabric fabric(int rank);
 
     // The rank's process is gone: all calls with it fail, now and later.
-    void cut(int rank)
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        cut_.push_back(rank);
-        end_if(sends_, [&](const Part &part) { return part.from == rank || part.to == rank; });
-        end_if(receives_, [&](const Part &part) { return part.from == rank || part.to == rank; });
-    }
+    void cut(int rank);
 
   private:
-    struct Port {
-        Mesh *mesh;
-        int rank;
-    };
-    struct Part {
-        int from, to; // from -1: any
-        uint32_t slot;
-        void *data;
-        size_t bytes;
-        shc_ticket *ticket;
-    };
-
-    static int send(void *ctx, const void *data, size_t bytes, int rank, uint32_t slot,
-                    shc_ticket *ticket)
-    {
-        auto *port = static_cast<Port *>(ctx);
-        port->mesh->post(port->mesh->sends_,
-                         {port->rank, rank, slot, const_cast<void *>(data), bytes, ticket});
-        return 0;
-    }
-
-    static int receive(void *ctx, void *data, size_t bytes, int rank, uint32_t slot,
-                       shc_ticket *ticket)
-    {
-        auto *port = static_cast<Port *>(ctx);
-        port->mesh->post(port->mesh->receives_, {rank, port->rank, slot, data, bytes, ticket});
-        return 0;
-    }
-
-    static void stop(void *ctx)
-    {
-        auto *port = static_cast<Port *>(ctx);
-        Mesh *mesh = port->mesh;
-        std::lock_guard<std::mutex> guard(mesh->lock_);
-        mesh->end_if(mesh->receives_, [&](const Part &part) { return part.to == port->rank; });
-        mesh->end_if(mesh->sends_, [&](const Part &part) { return part.from == port->rank; });
-    }
-
-    bool is_cut(int rank) const
-    {
-        for (int one : cut_)
-            if (one == rank)
-                return true;
-        return false;
-    }
-
-    template <class Which>
-    void end_if(std::list<Part> &parts, Which which)
-    {
-        for (auto part = parts.begin(); part != parts.end();)
-            if (which(*part)) {
-                ends_.add({nullptr, part->ticket, "Connection closed by peer"});
-                part = parts.erase(part);
-            } else {
-                ++part;
-            }
-    }
-
-    void post(std::list<Part> &parts, const Part &part)
-    {
-        std::lock_guard<std::mutex> guard(lock_);
-        const auto is_like = [&](const Part &other) {
-            return other.from == part.from && other.to == part.to && other.slot == part.slot;
-        };
-        if (is_cut(part.from) || is_cut(part.to)) {
-            ends_.add({nullptr, part.ticket, "Connection closed by peer"});
-        } else if (std::any_of(parts.begin(), parts.end(), is_like)) {
-            ends_.add(
-                {nullptr, part.ticket, "two calls at once on one slot"}); // whose order is open
-        } else {
-            parts.push_back(part);
-            match();
-        }
-    }
-
-    void match()
-    {
-        for (auto send = sends_.begin(); send != sends_.end();) {
-            auto to = receives_.begin();
-            for (; to != receives_.end(); ++to)
-                if (to->to == send->to && to->slot == send->slot &&
-                    (to->from == -1 || to->from == send->from))
-                    break;
-            if (to == receives_.end()) {
-                ++send;
-                continue;
-            }
-            const bool good = to->bytes == send->bytes; // a real engine would end the process
-            const char *error = good ? nullptr : "a message of another size";
-            if (good) {
-                const auto *data = static_cast<const char *>(send->data);
-                std::vector<char> bytes(data, data + send->bytes);
-                if (spoils_)
-                    spoils_(send->from, send->to, send->slot, bytes);
-                memcpy(to->data, bytes.data(), bytes.size());
-            }
-            ends_.add({nullptr, send->ticket, error});
-            ends_.add({nullptr, to->ticket, error});
-            receives_.erase(to);
-            send = sends_.erase(send);
-        }
-    }
-
-    const Spoiler spoils_;
-    std::mutex lock_;
-    std::deque<Port> ports_;
-    std::list<Part> sends_, receives_;
-    std::vector<int> cut_;
-    Ends ends_; // last: it ends what uses the rest
+    class Slots;
+    const std::unique_ptr<Slots> slots_;
 };
 
 } // namespace shmcoll::test
