@@ -3,13 +3,16 @@
 // ranks that replay something else, that die, stop, leave, abort.
 #include "tests/cuda/living.h"
 
+#include <cstdlib>
+#include <cstring>
+
 namespace shmcoll::test
 {
 namespace
 {
 
 const char *const kRoutes[] = {"route=slabs", "route=host"};
-const char *const kGraphKnobs[] = {
+const std::vector<const char *> kGraphKnobs = {
     "",           "delay_us=300", "only_writes_wake=1 state=@/writes", "alone=@/gpu", "export=800",
     "slow_us=50", "shuffle=1"};
 

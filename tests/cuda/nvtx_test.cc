@@ -6,6 +6,13 @@ extern "C" {
 
 #include "tests/cuda/living.h"
 
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
 namespace shmcoll::test
 {
 namespace

@@ -3,6 +3,10 @@
 // with them. The stand-in's faults are at P2p in fakedriver/fake.h.
 #include "tests/cuda/living.h"
 
+#include <csignal>
+#include <cstdlib>
+#include <unistd.h>
+
 namespace shmcoll::test
 {
 namespace
