@@ -147,21 +147,13 @@ Bytes expected_of(const Combination &c, const std::vector<Bytes> &sources,
     return out;
 }
 
-testing::AssertionResult all_same(shc_dtype dtype, const uint8_t *got, const Bytes &expected)
+size_t first_difference(shc_dtype dtype, const uint8_t *got, const Bytes &expected)
 {
-    const size_t elem = shc_dtype_bytes(dtype);
-    for (size_t i = 0; i * elem < expected.size(); i++) {
-        if (ref::same(dtype, got + i * elem, expected.data() + i * elem))
-            continue;
-        auto failure = testing::AssertionFailure() << "element " << i << ": got ";
-        for (size_t b = 0; b < elem; b++)
-            failure << std::hex << int{got[i * elem + elem - 1 - b]} << " ";
-        failure << "expected ";
-        for (size_t b = 0; b < elem; b++)
-            failure << std::hex << int{expected[i * elem + elem - 1 - b]} << " ";
-        return failure;
-    }
-    return testing::AssertionSuccess();
+    const size_t elem = shc_dtype_bytes(dtype), count = expected.size() / elem;
+    size_t i = 0;
+    while (i < count && ref::same(dtype, got + i * elem, expected.data() + i * elem))
+        i++;
+    return i;
 }
 
 static constexpr size_t kMargin = 80;

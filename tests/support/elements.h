@@ -5,8 +5,12 @@
 
 #include "tests/support/ref.h"
 
-#include <gtest/gtest.h>
 #include <string>
+
+namespace testing
+{
+class AssertionResult;
+}
 
 namespace elements
 {
@@ -32,7 +36,9 @@ std::vector<double> random_factors(size_t count);
 Bytes expected_of(const Combination &c, const std::vector<Bytes> &sources,
                   const std::vector<double> &factors, size_t length);
 
-// The same values? (ref::same)
+// The element from which on the values are not the same (ref::same), or how many there are.
+size_t first_difference(shc_dtype dtype, const uint8_t *got, const Bytes &expected);
+// Is there none?
 testing::AssertionResult all_same(shc_dtype dtype, const uint8_t *got, const Bytes &expected);
 
 // With canaries on both sides.

@@ -4,10 +4,14 @@
 // without optimisation, and element by element it would spend its time here; values.cc is optimised.
 
 #include <algorithm>
-#include <gtest/gtest.h>
 #include <vector>
 
 extern template class std::vector<float>; // its loops over elements, too
+
+namespace testing
+{
+class AssertionResult;
+}
 
 namespace shmcoll::test
 {
