@@ -3,6 +3,7 @@
 // operators take the group in torch's own box, so they fit every Python.
 #include "backend/api.hpp"
 
+#include "backend/fabric.hpp"
 #include "backend/process_group_shm.hpp"
 #include "backend/python.hpp"
 #include "backend/store_bootstrap.hpp"
@@ -18,6 +19,7 @@ void shmcoll_set_main_thread(unsigned long ident)
 void shmcoll_after_fork_in_child()
 {
     shmcoll::forgetParentsFutures();
+    shmcoll::Engine::forgetParents();
     shmcoll::StoreBootstrap::forgetParentsFileWrites();
     shmcoll::renewPythonInChild();
 }

@@ -6,7 +6,9 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/record_function.h>
+#include <algorithm>
 #include <deque>
+#include <mutex>
 #include <numeric>
 #include <set>
 #include <thread>
@@ -53,10 +55,34 @@ Engine::Engine(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(b
         monitor_ = std::make_unique<P2pEngine>(backend_);
 }
 
+// Never destructed: a call may end at any time.
+struct Engine::Kept {
+    std::mutex lock;
+    std::vector<Engine *> engines;
+};
+
+Engine::Kept *Engine::kept_ = new Kept;
+
+void Engine::forgetParents()
+{
+    kept_ = new Kept; // the threads of the parent's engines are not here
+}
+
 void Engine::release(Engine *engine)
 {
-    if (engine != nullptr && engine->underWay_.load() == 0)
-        delete engine;
+    std::vector<Engine *> idle;
+    {
+        const std::lock_guard<std::mutex> own(kept_->lock);
+        std::vector<Engine *> &all = kept_->engines;
+        if (engine != nullptr)
+            all.push_back(engine);
+        const auto busy = std::partition(all.begin(), all.end(),
+                                         [](Engine *one) { return one->underWay_.load() > 0; });
+        idle.assign(busy, all.end());
+        all.erase(busy, all.end());
+    }
+    for (Engine *one : idle)
+        delete one;
 }
 
 // The future holds the work until the call has ended: torch's Work may be all that knows of it.

@@ -30,7 +30,7 @@ class P2pEngine
 };
 
 // Moves bytes for all. Its calls cannot be ended, and a backend that is dropped with one under way waits for the other hosts. So such a
-// backend is never dropped.
+// backend is kept until its calls have ended.
 class Engine
 {
   public:
@@ -38,8 +38,11 @@ class Engine
     Engine(const Engine &) = delete;
     Engine &operator=(const Engine &) = delete;
 
-    // Lets go of it, or leaves it to the process if a call is under way. pre: no further call.
+    // Lets go of it, and of those before it whose calls have ended since. It stays itself if a call is under way. pre: no further call.
     static void release(Engine *engine);
+
+    // In a forked child: keeps none of the parent's, and lets go of none.
+    static void forgetParents();
 
     // Lives as long as the engine.
     shc_fabric view();
@@ -49,6 +52,8 @@ class Engine
     static uint64_t bytes(const Engine *engine) { return engine ? engine->bytes_.load() : 0; }
 
   private:
+    struct Kept;
+    static Kept *kept_;
     ~Engine() = default;
     template <class Start>
     int begin(uint64_t bytes, shc_ticket *ticket, Start start);
