@@ -87,10 +87,9 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _write(watcher: Watcher, options: argparse.Namespace) -> int:
-    try:
+    before = ""
+    if options.textfile.is_file():
         before = options.textfile.read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        before = ""
     steady = metrics.Steady(before)
     while True:
         snapshot = watcher.look()

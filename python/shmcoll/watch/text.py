@@ -86,7 +86,13 @@ def exit_on_signals() -> None:
 
 @contextlib.contextmanager
 def replaced(path: Path) -> Iterator[IO[str]]:
-    """A new file, which takes the place of the one with that path if all goes well. Raises OSError."""
+    """A new file, which takes the place of the one with that path if all goes well; a link stays one. What is there
+    and is no file, such as a pipe or /dev/stdout, is written to. Raises OSError."""
+    if path.exists() and not path.is_file():
+        with open(path, "w", encoding="utf-8") as file:
+            yield file
+        return
+    path = Path(os.path.realpath(path))
     # A reader of all *.prom of the folder must not take the half of it.
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:

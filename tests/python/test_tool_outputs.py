@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Where the tools write to: a reader that has gone, a closed descriptor, a device, a link."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+from shmcoll.watch.text import replaced
+
+
+def test_a_descriptor_such_as_dev_stdout_is_written_to() -> None:
+    """A tool that root runs with `-o /dev/stdout` must not put a file in the place of that."""
+    reader, writer = os.pipe()
+    with replaced(Path(f"/dev/fd/{writer}")) as file:
+        file.write("text")
+    os.close(writer)
+    with open(reader) as pipe:
+        assert pipe.read() == "text"
+
+
+def test_a_pipe_gets_the_text(tmp_path: Path) -> None:
+    pipe, found = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: found.append(pipe.read_text()))
+    reader.start()
+    with replaced(pipe) as file:
+        file.write("text")
+    reader.join()
+    assert found == ["text"] and pipe.is_fifo()
+
+
+def test_a_link_stays_one_and_its_file_is_replaced(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    link, target = tmp_path / "link", tmp_path / "there" / "target"
+    link.symlink_to(target)
+    for words in ("first", "second"):  # the target is not there before
+        with replaced(link) as file:
+            file.write(words)
+        assert link.is_symlink() and target.read_text() == words
+    assert [path.name for path in target.parent.iterdir()] == ["target"]
