@@ -4,10 +4,52 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from shmcoll.watch.text import replaced
+
+TOOL = (sys.executable, "-m", "shmcoll")
+COMMANDS = {
+    "status": (),
+    "stacks": (str(os.getpid()),),
+    "topo": (),
+    "doctor": ("--no-torch",),
+    "top": ("--once",),
+    "export": ("--once", "--textfile", "here.prom"),
+}
+
+
+def run(*words: str, folder: Path, stdout: int | None) -> subprocess.CompletedProcess[str]:
+    """With None standard output is closed."""
+    command = (
+        [*TOOL, *words] if stdout is not None else ["sh", "-c", 'exec "$@" >&-', "-", *TOOL, *words]
+    )
+    return subprocess.run(
+        command, stdout=stdout, stderr=subprocess.PIPE, text=True, check=False, cwd=folder
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "export"])
+def test_a_reader_that_has_gone_ends_a_tool_without_a_traceback(name: str, tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = run(name, *COMMANDS[name], folder=tmp_path, stdout=writer)
+    finally:
+        os.close(writer)
+    assert "Traceback" not in done.stderr and done.returncode == 141, done
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_tool_runs_without_standard_output(name: str, tmp_path: Path) -> None:
+    seen = run(name, *COMMANDS[name], folder=tmp_path, stdout=subprocess.DEVNULL)
+    done = run(name, *COMMANDS[name], folder=tmp_path, stdout=None)
+    assert "Traceback" not in done.stderr and done.returncode == seen.returncode, done
 
 
 def test_a_descriptor_such_as_dev_stdout_is_written_to() -> None:

@@ -40,6 +40,10 @@ __all__ = [
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
+    return text.run_quietly(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
     groups, pids, unknown = _chosen(options.what, gather(board.look()))
     for word in unknown:
         what = "is neither the name of a group that is to be seen, nor a process"

@@ -62,6 +62,8 @@ def seconds(word: str) -> float:
 
 def run_quietly(command: Callable[[], int]) -> int:
     """Its exit code. A reader that has gone, or Ctrl-C, ends the command without a traceback."""
+    if sys.stdout is None:  # its descriptor was closed before
+        sys.stdout = open(os.devnull, "w")
     try:
         code = command()
         sys.stdout.flush()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from shmcoll.bench.topology import Cpu, cpus_of, list_text, parse_list, cache_size
-from shmcoll.watch import board, machine
+from shmcoll.watch import board, machine, text
 from shmcoll.watch.groups import Group, gather
 from shmcoll.watch.parser import EXIT_USAGE, Parser
 
@@ -32,6 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="exit codes: 0 shown, 64 bad usage",
     )
     parser.parse_args(argv)
+    return text.run_quietly(_run)
+
+
+def _run() -> int:
     groups = gather(board.look())
     width = max(40, shutil.get_terminal_size((100, 24)).columns)
     lines = [*machine_lines(_ROOT, width), *gpu_lines(_ROOT)]
@@ -89,8 +93,8 @@ def machine_lines(root: Path, width: int) -> list[str]:
         f"{_count(len(cpus), 'CPU')} ({list_text(numbers)})"
     )
     lines = _wrapped("CPUs", " · ".join(filter(None, (counts, model))), width)
-    for text in _cache_texts(root, numbers):
-        lines += _wrapped("cache", text, width)
+    for words in _cache_texts(root, numbers):
+        lines += _wrapped("cache", words, width)
     for node in sorted({cpu.node for cpu in cpus}):
         own = [cpu.number for cpu in cpus if cpu.node == node]
         lines += _wrapped("node", f"{node}: CPUs {list_text(own)}{_memory(root, node)}", width)
