@@ -82,3 +82,12 @@ def test_a_link_stays_one_and_its_file_is_replaced(tmp_path: Path) -> None:
             file.write(words)
         assert link.is_symlink() and target.read_text() == words
     assert [path.name for path in target.parent.iterdir()] == ["target"]
+
+
+def test_a_late_time_that_is_no_time_is_bad_usage() -> None:
+    for command in ("status", "stacks"):
+        for words in ("nan", "inf", "-1", "x"):
+            done = subprocess.run(
+                [*TOOL, command, f"--late={words}"], capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 64 and "--late" in done.stderr, done

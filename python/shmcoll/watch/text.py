@@ -45,11 +45,18 @@ class PidParser(Parser):
 def add_late_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--late",
-        type=float,
+        type=_late_seconds,
         default=5.0,
         metavar="S",
         help="a wait of so many seconds is late (default 5)",
     )
+
+
+def _late_seconds(word: str) -> float:
+    value = float(word)
+    if not 0 <= value <= 86400:
+        raise argparse.ArgumentTypeError(f"{word} is not a number of seconds from 0 to 86400")
+    return value
 
 
 def seconds(word: str) -> float:
