@@ -25,12 +25,17 @@ def _path(pattern: str) -> str:
     return re.sub("%([hrp%])", lambda match: words[match[1]], pattern)
 
 
+def _at_once(path: str, flags: int) -> int:
+    """For open(): a pipe that nobody reads is an error, and holds up no rank."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o644)
+
+
 def _write(line: str) -> None:
     """Appends the line to the file of SHMCOLL_LOG_FILE, or writes it to stderr."""
     pattern = os.environ.get("SHMCOLL_LOG_FILE")
     if pattern:
         try:
-            with open(_path(pattern), "ab") as file:
+            with open(_path(pattern), "ab", opener=_at_once) as file:
                 file.write(line.encode(errors="replace"))
             return
         except (OSError, ValueError):

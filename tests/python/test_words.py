@@ -357,3 +357,16 @@ def test_a_log_file_that_cannot_be_opened_costs_no_line() -> None:
     output = outcomes(2, body, env=env)[0].output
     assert output.count("SHMCOLL_LOG_FILE: cannot open /no/such/folder/log (No such file") == 1
     assert 'info: group "default_pg"' in output and "warn: a line of Python's" in output
+
+
+def test_a_log_file_that_is_a_pipe_without_a_reader_holds_up_no_rank(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    env = {"SHMCOLL_LOG": "info", "SHMCOLL_LOG_FILE": str(tmp_path / "pipe")}
+
+    def body(mine: Rank) -> None:
+        mine.init()
+        say("warn", "a line of Python's")
+
+    output = outcomes(2, body, env=env)[0].output
+    assert "pipe (No such device or address); lines go to stderr" in output
+    assert 'info: group "default_pg"' in output and "warn: a line of Python's" in output

@@ -337,7 +337,7 @@ SHC_NODISCARD int shc_os_thread_pin(const struct shc_os_cpus *cpus);
 /* The first `capacity - 1` bytes of a small file, 0-terminated. EILSEQ: it contains a 0. */
 SHC_NODISCARD int shc_os_read_text(const char *path, char *text, size_t capacity);
 
-/* Adds the bytes to the end of that file, which is made if it does not exist. */
+/* Adds the bytes to the end of that file, which is made if it does not exist. Waits for no reader of a pipe: ENXIO, EAGAIN. */
 SHC_NODISCARD int shc_os_append(const char *path, const void *bytes, size_t count);
 
 /* The name of this machine; "": not known. */

@@ -85,7 +85,8 @@ int shc_os_read_text(const char *path, char *text, size_t capacity)
 
 int shc_os_append(const char *path, const void *bytes, size_t count)
 {
-    const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
+    /* A pipe that nobody reads must hold up no rank. */
+    const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
     if (fd < 0)
         return errno;
     const int error = write(fd, bytes, count) < 0 ? errno : 0;
