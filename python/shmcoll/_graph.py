@@ -32,8 +32,16 @@ def _name(group: Any) -> str:
     return _resolve_group_name(world if group is None else group)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _outside(function: Any, *arguments: Any) -> None:
+    """Calls it between two graphs; with ``fullgraph=True`` Dynamo says that this cannot be."""
+    function(*arguments)
+
+
 def all_reduce(tensor: torch.Tensor, op: Any, group: Any) -> None:
-    if _HAS_OPERATORS:
+    if not isinstance(op, dist.ReduceOp.RedOpType) or op not in _TEXTS:
+        _outside(dist.all_reduce, tensor, op, group)  # a factor, or an error
+    elif _HAS_OPERATORS:
         _OPERATORS.all_reduce_(tensor, _ORDER, _TEXTS[op], _name(group))
     else:
         dist.all_reduce(tensor, op, group)
@@ -55,7 +63,9 @@ def all_gather_into(output: torch.Tensor, input: torch.Tensor, group: Any) -> No
 
 
 def reduce_scatter_into(output: torch.Tensor, input: torch.Tensor, op: Any, group: Any) -> None:
-    if _HAS_OPERATORS:
+    if not isinstance(op, dist.ReduceOp.RedOpType) or op not in _TEXTS:
+        _outside(dist.reduce_scatter_tensor, output, input, op, group)
+    elif _HAS_OPERATORS:
         _OPERATORS.reduce_scatter_into_(output, input, _ORDER, _TEXTS[op], _name(group))
     else:
         dist.reduce_scatter_tensor(output, input, op, group)

@@ -520,3 +520,23 @@ def test_a_graph_without_operators_has_what_torch_puts_there() -> None:
         return found.tolist()
 
     assert run(2, body) == [[3.0, 3.0]] * 2
+
+
+@pytest.mark.timeout(300)
+def test_a_reduction_that_no_operator_knows_is_done_between_two_graphs() -> None:
+    def body(rank: Rank) -> list[float]:
+        rank.init()
+        comm = shmcoll.direct()
+        total = dist.ReduceOp(dist.ReduceOp.SUM)
+        doubled: Any = torch.distributed._make_nccl_premul_sum(2.0)  # type: ignore[attr-defined]
+
+        def step(t: torch.Tensor) -> torch.Tensor:
+            a, part = t + rank.rank, torch.empty(1)
+            comm.all_reduce(a, total)
+            shmcoll.all_reduce(a, doubled)
+            shmcoll.reduce_scatter_into(part, a, doubled)
+            return torch.cat([a, part])
+
+        return torch.compile(step, backend="aot_eager")(torch.ones(2)).tolist()
+
+    assert run(2, body) == [[12.0, 12.0, 48.0]] * 2
