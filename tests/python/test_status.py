@@ -595,6 +595,46 @@ def test_a_board_of_another_version_is_a_sentence() -> None:
     assert "shmcoll 9.9.9" in done.stdout
 
 
+WRONG: dict[str, dict[str, int]] = {
+    "no records": {"record_count": 0},
+    "records that do not fit": {"record_count": 1 << 31},
+    "a level that is none": {"level": 9},
+    "more parts than the file has": {"group_count": 1 << 10},
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_a_board_that_contradicts_itself_is_a_sentence_in_every_tool(
+    what: str, tmp_path: Path
+) -> None:
+    """Any process may show a file as its board: it must not blind a tool for all others."""
+    fields = {"header_bytes": 4096, "group_bytes": 65536, "record_bytes": 64, "record_count": 256}
+    fields |= {"group_count": 2, "level": 2, "record_offset": 8192, **WRONG[what]}
+    fd = foreign_board(layout.VERSION)
+    try:
+        header = layout.Header.from_buffer_copy(os.pread(fd, 4096, 0).ljust(4096, b"\0"))
+        for name, value in fields.items():
+            setattr(header, name, value)
+        os.pwrite(fd, bytes(header), 0)
+        os.ftruncate(fd, 4096 + 2 * 65536)
+        made = layout.Group(state=layout.MADE, rank=0, world_size=1, entered=1, left=1)
+        os.pwrite(fd, bytes(made), 4096)
+        for words in (
+            ["status"],
+            ["status", "--json"],
+            ["top", "--once"],
+            ["trace", "-s", "0.1", "-o", "t"],
+        ):
+            command = [sys.executable, "-m", "shmcoll", *words, str(os.getpid())]
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, cwd=tmp_path
+            )
+            assert done.returncode == 3 and done.stderr == "", done
+            assert f"the board of process {os.getpid()} is damaged" in done.stdout
+    finally:
+        os.close(fd)
+
+
 def test_it_says_how_it_looked_when_there_is_nothing() -> None:
     done = status(os.getpid())
     assert done.returncode == 3 and done.stderr == ""

@@ -22,6 +22,8 @@ PROC = "/proc"
 RESCAN_S = 2.0  # a look at all processes of a machine takes a tenth of a second
 _LINK = "/memfd:shmcoll:board"
 _LOOKS = 20  # at something that changes under the reader's hands
+_MOST_BYTES = 1 << 20  # of a header, and of a part
+_MOST_PARTS = 1 << 16
 _Structure = TypeVar("_Structure", bound=ctypes.Structure)
 
 
@@ -316,6 +318,23 @@ def parse(kind: type[_Structure], data: bytes) -> _Structure:
     return kind.from_buffer_copy(data.ljust(ctypes.sizeof(kind), b"\0"))
 
 
+def is_sound(header: layout.Header) -> bool:
+    """Can what it says of its sizes be so? Any process may show a file as its board."""
+    ends = (
+        header.record_offset + header.record_count * header.record_bytes,
+        header.kept_offset + header.kept_count * header.record_bytes,
+        header.device_offset + header.device_count * header.record_bytes,
+    )
+    return bool(
+        header.header_bytes <= _MOST_BYTES
+        and max(ends) <= header.group_bytes <= _MOST_BYTES
+        and ctypes.sizeof(layout.Record) <= header.record_bytes
+        and 0 < header.record_count
+        and header.group_count <= _MOST_PARTS
+        and header.level < len(layout.LEVELS)
+    )
+
+
 class Record(NamedTuple):
     """One call or message, with times in counts of the processor's counter, which all processes share."""
 
@@ -459,6 +478,8 @@ class Image:
                 break
             group, seen_ns = again, self._seen_ns()
         if group.state not in self._states or not (0 < group.world_size <= layout.MAX_WORLD):
+            return None
+        if not 0 <= group.rank < group.world_size:
             return None
         waits = group.entered != group.left and group.waits_epoch == group.entered
         return Member(
@@ -683,6 +704,9 @@ def _read_header(descriptor: int, pid: int, start_time: int) -> layout.Header:
             f"process {pid} has a board of version {header.version}, and this tool reads version "
             f"{layout.VERSION}; use the tool of shmcoll {printable(header.library)}, as the process does"
         )
+    needed = header.header_bytes + header.group_count * header.group_bytes
+    if not is_sound(header) or os.fstat(descriptor).st_size < needed:
+        raise BoardError(f"the board of process {pid} is damaged: its header contradicts itself")
     return header
 
 

@@ -19,13 +19,12 @@ from shmcoll.watch.board import (
     Member,
     Message,
     Process,
+    is_sound,
     parse,
     printable,
 )
 
 ENDING = ".dump"
-_MOST_BYTES = 1 << 20  # of a header, and of a part
-_MOST_PARTS = 1 << 16
 
 
 class Dump(Image):
@@ -116,19 +115,12 @@ def _read_header(descriptor: int) -> layout.Header:
 def _is_sound(header: layout.Header) -> bool:
     records_end = header.record_offset + header.record_count * header.record_bytes
     kept_end = header.kept_offset + header.kept_count * header.record_bytes
-    device_end = header.device_offset + header.device_count * header.record_bytes
     return bool(
-        ctypes.sizeof(layout.Header) <= header.header_bytes <= _MOST_BYTES
+        is_sound(header)
+        and ctypes.sizeof(layout.Header) <= header.header_bytes
         and ctypes.sizeof(layout.Group) <= header.record_offset
-        and ctypes.sizeof(layout.Record) <= header.record_bytes
-        and 0 < header.record_count
-        and records_end <= header.group_bytes <= _MOST_BYTES
         and (header.kept_count == 0 or records_end <= header.kept_offset)
-        and kept_end <= header.group_bytes
         and (header.device_count == 0 or kept_end <= header.device_offset)
-        and device_end <= header.group_bytes
-        and header.group_count <= _MOST_PARTS
-        and header.level < len(layout.LEVELS)
         and header.failed <= header.group_count
     )
 
