@@ -352,3 +352,32 @@ def test_two_installations_and_another_machine_are_named(
         _load._warn_of_two()
     with pytest.raises(ImportError, match="built for sparc64, and this machine is "):
         _load._check_machine({"machine": "sparc64"})
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_collector_may_let_go_of_a_cycle_in_any_order(ends: bool) -> None:
+    """It calls the finalizers of works, requests and groups: here the group's first, and the work's last."""
+
+    def body(rank: Rank) -> int:
+        glues.use_python()
+        rank.init()
+        from shmcoll._python_glue import work as module
+
+        group = dist.new_group()
+        if rank.rank == 0 or ends:
+            backend: Any = group._get_backend(torch.device("cpu"))
+            work: Any = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+            if ends:
+                work.wait()
+            freed: list[int] = []
+            backend._group.let_go(lambda comm: freed.append(comm.value))
+            assert freed == []  # the request needs it
+            work._holder.__del__(free=lambda comm: freed.append(comm.value))
+            assert freed == [backend._group.comm.value]
+            work.__del__()
+            assert not work._request and work._ended == ((0, "") if ends else None)
+            backend._group._owners.append(True)  # it was not really freed
+        dist.destroy_process_group(group)
+        return len(module._dropped)
+
+    assert run(2, body) == [int(ends)] * 2  # what C++ may still ask stays

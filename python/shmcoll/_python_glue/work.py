@@ -57,16 +57,30 @@ def raise_status(status: int) -> None:
 
 
 class Group:
-    """A group of the core; freed with the last backend or work that refers to it."""
+    """A group of the core; freed with the last backend, work or request that refers to it.
+
+    The collector calls the finalizers of a cycle in any order, so the requests are counted.
+    """
 
     def __init__(self, comm: int) -> None:
         self.comm = ctypes.c_void_p(comm)
+        self._owners = [
+            True
+        ]  # one for each; who takes the first entry is the last (pop() is atomic)
 
-    def __del__(self, free: Callable[..., None] = core.comm_free) -> None:
+    def hold(self) -> None:
+        self._owners.append(False)
+
+    def let_go(self, free: Callable[..., None]) -> None:
+        if not self._owners.pop():
+            return
         if getattr(_callback, "is_running", False):
             _graves.append(self.comm)  # a thread of the library cannot free its own group
         else:
             free(self.comm)
+
+    def __del__(self, free: Callable[..., None] = core.comm_free) -> None:
+        self.let_go(free)
 
 
 _callback = threading.local()
@@ -178,16 +192,37 @@ def nanoseconds(timeout: datetime.timedelta | None) -> int:
     return max(timeout // datetime.timedelta(microseconds=1) * 1000, 0) if timeout else 0
 
 
+def _ended_of(request: ctypes.c_void_p) -> tuple[int, str] | None:
+    """The status of a request and its text; None: it has not ended."""
+    status = ctypes.c_int()
+    if not core.request_done(request, ctypes.byref(status)):
+        return None
+    text: bytes = core.request_error(request) if status.value else b""
+    return status.value, text.decode(errors="replace")
+
+
 class _Request:
     """A request of the core."""
 
     def __init__(self, group: Group) -> None:
-        self.group: Group | None = group  # which must not be freed before it
-        self.pointer = ctypes.c_void_p()
+        self.group: Group | None = group
+        self.pointer = ctypes.c_void_p()  # NULL: there is none, or no longer
+        self.ended: tuple[int, str] | None = None  # what is left of it
+        group.hold()
 
-    def __del__(self, release: Callable[..., None] = core.request_release) -> None:
+    def __del__(
+        self,
+        release: Callable[..., None] = core.request_release,
+        free: Callable[..., None] = core.comm_free,
+        ended_of: Callable[..., Any] = _ended_of,
+    ) -> None:
         if self.pointer:
+            self.ended = ended_of(self.pointer)
             release(self.pointer)
+            self.pointer.value = None
+        if self.group:
+            self.group.let_go(free)
+        self.group = None
 
 
 # C++ code may hold a work whose Python object the program has dropped (DDP's join does). torch would then
@@ -220,14 +255,20 @@ class WorkShm(Work):
         if _graves:
             free_groups()
 
-    def __del__(self, keep: Callable[[Any], None] = _dropped.append) -> None:
+    def __del__(
+        self,
+        keep: Callable[[Any], None] = _dropped.append,
+        ended_of: Callable[..., Any] = _ended_of,
+    ) -> None:
         if self._flight and sum(tensor.nbytes for tensor in self._flight.outputs) > _SMALL:
             self._flight = None
-        if not self._request:
-            return  # it was refused
-        status = self._status()
-        if status is not None:
-            self._ended = status, self._text() if status else ""
+        if not self._request:  # it was refused, or the collector has let go of the request first
+            self._ended = self._holder.ended if self._holder else None
+            if self._ended:
+                keep(self)
+            return
+        self._ended = ended_of(self._request)
+        if self._ended:
             self._holder = None
         keep(self)
 
@@ -264,7 +305,7 @@ class WorkShm(Work):
         return self._flight.outputs if self._flight else []
 
     def source_rank(self) -> int:
-        rank: int = core.request_source(self._request)
+        rank: int = core.request_source(self._request) if self._request else -1
         return rank
 
     _source_rank = source_rank
