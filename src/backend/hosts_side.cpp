@@ -138,11 +138,11 @@ void HostsSide::connect(c10::intrusive_ptr<c10d::Backend> line,
     const shc_fabric lineView = line_ ? line_->view() : shc_fabric{};
     const shc_fabric railView = rail_ ? rail_->view() : shc_fabric{};
     GilRelease release;
+    shc_status status = shc_hosts_connect_p2p(hosts_, &meshView, error);
     // No watch: torch's TCPStore writes a line to stderr for each wait for a key that times out.
-    shc_status status = shc_hosts_connect(hosts_, line_ ? &lineView : nullptr,
-                                          rail_ ? &railView : nullptr, nullptr, error);
     if (status == SHC_OK)
-        status = shc_hosts_connect_p2p(hosts_, &meshView, error);
+        status = shc_hosts_connect(hosts_, line_ ? &lineView : nullptr, rail_ ? &railView : nullptr,
+                                   nullptr, error);
     if (status == SHC_OK)
         status = shc_hosts_prove(hosts_, error);
     if (status != SHC_OK)

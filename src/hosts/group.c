@@ -216,6 +216,8 @@ static bool is_forked(struct shc_hosts *hosts)
 enum shc_status shc_hosts_connect_p2p(struct shc_hosts *hosts, const struct shc_p2p_fabric *engine,
                                       char *error)
 {
+    if (hosts->gate)
+        return say(error, SHC_ERR_INVALID, "the group has its engines already");
     if (hosts->p2p || shc_hosts_p2p_create(hosts, engine, &hosts->p2p) == SHC_OK)
         return SHC_OK;
     return say(error, SHC_ERR_NOMEM, "no memory for messages between hosts");

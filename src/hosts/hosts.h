@@ -135,6 +135,11 @@ void shc_hosts_ranks_text(const struct shc_hosts *hosts, int host, char *text, s
  * or this is not rank 0. */
 const char *shc_hosts_word(const struct shc_hosts *hosts, int host);
 
+/* Messages between hosts go by that engine, which is copied. Before shc_hosts_connect(), whose threads look at them.
+ * Without it there are messages among the ranks of a host alone. SHC_ERR_INVALID: too late. SHC_ERR_NOMEM. */
+enum shc_status shc_hosts_connect_p2p(struct shc_hosts *hosts, const struct shc_p2p_fabric *engine,
+                                      char *error);
+
 /* `line`: local 0 only, among the leaders; `rail`: of a rank that carries one. Both are copied, and used until
  * shc_hosts_close() has returned. `watch`: of local 0, which is told by it of failures of other hosts; it is copied, and
  * the group's on SHC_OK alone. NULL: the store is asked for them every 50 ms while a call is under way. Before any
@@ -142,11 +147,6 @@ const char *shc_hosts_word(const struct shc_hosts *hosts, int host);
 enum shc_status shc_hosts_connect(struct shc_hosts *hosts, const struct shc_fabric *line,
                                   const struct shc_fabric *rail, const struct shc_watch *watch,
                                   char *error);
-
-/* Messages between hosts go by that engine, which is copied. After shc_hosts_connect(), before any message. Without it
- * there are messages among the ranks of a host alone. SHC_ERR_NOMEM. */
-enum shc_status shc_hosts_connect_p2p(struct shc_hosts *hosts, const struct shc_p2p_fabric *engine,
-                                      char *error);
 
 /* Makes each call that an engine has, with a few bytes, and then a barrier: what an engine lacks is found now, and not
  * in the middle of a job. Collective; fails on all ranks or on none. */

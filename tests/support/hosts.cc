@@ -141,17 +141,17 @@ void run_hosts(const Labels &labels, Network &network,
             const shc_fabric line = network.line(place.host);
             const shc_fabric rail = network.rail(place.local, place.host);
             const bool leads = place.local == 0;
+            const shc_p2p_fabric p2p = how.mesh ? how.mesh->fabric(group.rank) : shc_p2p_fabric{};
+            if (how.mesh) {
+                ASSERT_EQ(shc_hosts_connect_p2p(group.hosts, &p2p, group.error), SHC_OK)
+                    << group.error;
+            }
             ASSERT_EQ(shc_hosts_connect(group.hosts, leads ? &line : nullptr,
                                         place.local < place.rails ? &rail : nullptr,
                                         leads && how.watch ? how.watch(group) : nullptr,
                                         group.error),
                       SHC_OK)
                 << group.error;
-            const shc_p2p_fabric p2p = how.mesh ? how.mesh->fabric(group.rank) : shc_p2p_fabric{};
-            if (how.mesh) {
-                ASSERT_EQ(shc_hosts_connect_p2p(group.hosts, &p2p, group.error), SHC_OK)
-                    << group.error;
-            }
             body(group);
             if (group.hosts)
                 shc_hosts_free(group.hosts);
