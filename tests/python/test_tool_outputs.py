@@ -52,6 +52,17 @@ def test_a_tool_runs_without_standard_output(name: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr and done.returncode == seen.returncode, done
 
 
+def test_a_terminal_without_unicode_gets_what_it_can_show(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [*TOOL, "topo"],
+        capture_output=True,
+        check=False,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0 and done.stderr == b"" and done.stdout.isascii(), done
+
+
 def test_a_descriptor_such_as_dev_stdout_is_written_to() -> None:
     """A tool that root runs with `-o /dev/stdout` must not put a file in the place of that."""
     reader, writer = os.pipe()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import shutil
 import signal
@@ -71,6 +72,10 @@ def run_quietly(command: Callable[[], int]) -> int:
     """Its exit code. A reader that has gone, or Ctrl-C, ends the command without a traceback."""
     if sys.stdout is None:  # its descriptor was closed before
         sys.stdout = open(os.devnull, "w")
+    if isinstance(
+        sys.stdout, io.TextIOWrapper
+    ):  # a name, or a dot of ours, may be no character of the locale
+        sys.stdout.reconfigure(errors="replace")
     try:
         code = command()
         sys.stdout.flush()
