@@ -21,6 +21,7 @@ if TYPE_CHECKING:  # loaded by describe() alone: it takes as long as the rest of
     from shmcoll._describe import Description, InternalDescription
 
 _DEFAULT_TIMEOUT = datetime.timedelta(minutes=30)
+_SHORTEST = datetime.timedelta(milliseconds=1)
 _OPTION_TYPES = {
     "timeout": datetime.timedelta,
     "tuning": str,
@@ -69,6 +70,8 @@ def _make_options(options: Any, backend_options: Any) -> _glue.Options:
         more = {key: getattr(backend_options, key) for key in _options.HOSTS_KEYS}
         if backend_options._timeout != _DEFAULT_TIMEOUT:
             timeout = backend_options._timeout
+    if timeout > datetime.timedelta(0):  # torch counts milliseconds, and 0 are no limit
+        timeout = max(timeout, _SHORTEST)
     ours = _glue.Options(timeout, **more)
     ours.tuning = tuning
     ours.group_name = options.group_id

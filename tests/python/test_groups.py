@@ -446,6 +446,8 @@ def test_no_time_is_no_limit_and_less_is_an_error() -> None:
         with pytest.raises(ValueError, match="a time-out of -3000 ms is negative"):
             shmcoll.monitored_barrier(timeout=seconds(-3))
         groups = [dist.new_group(timeout=seconds(s)) for s in (0, 7.5, -0.001)]
+        alone = [dist.new_group([r], timeout=seconds(0.0005)) for r in range(2)]
+        assert shmcoll.describe(alone[rank.rank])["timeout_s"] == 0.001
         limits = [float(shmcoll.describe(group)["timeout_s"]) for group in groups]
         if rank.rank == 0:  # there it is no time, as under gloo
             with pytest.raises(dist.DistBackendError, match=r"Timed out after [0-5]\.\d+ s"):
