@@ -253,6 +253,7 @@ def share(target: torch.Tensor | torch.nn.Module) -> bool:
 
     Returns True if all of them are in shared memory now. One stays where it is if numpy has a view of it, if
     it is mapped from a file or was given to ``share_memory_()``, if it has no bytes, or if there is no room.
+    Tensors of a module that have no elements do not count.
 
     Raises:
         TypeError: ``target`` is neither of them, or not dense or not on the CPU.
@@ -266,7 +267,8 @@ def share(target: torch.Tensor | torch.nn.Module) -> bool:
     if isinstance(target, torch.nn.Module):
         tensors = [*target.parameters(), *target.buffers()]
         tensors += [tensor.grad for tensor in tensors if tensor.grad is not None]
-        return all([_share(tensor) for tensor in tensors])  # a list: none is left out
+        # A list: none is left out.
+        return all([_share(tensor) for tensor in tensors if tensor.numel() > 0])
     if not isinstance(target, torch.Tensor):
         raise TypeError(f"shmcoll.share takes a tensor or a module, got {type(target).__name__}")
     return _share(target)

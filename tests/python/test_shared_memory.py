@@ -206,6 +206,8 @@ def test_sharing_moves_what_exists_with_its_views() -> None:
         assert len(parts) == 4 + 3 + 4 and all(map(is_shared, parts))
         assert all(torch.equal(before[name], found) for name, found in model.state_dict().items())
         model(torch.ones(3, 50)).sum().backward()
+        model.register_buffer("nothing", torch.empty(0))
+        assert shmcoll.share(model)
 
         with_numpy, elsewhere = torch.ones(9), torch.ones(9).share_memory_()
         array = with_numpy.numpy()
