@@ -38,8 +38,13 @@ def _outside(function: Any, *arguments: Any) -> None:
     function(*arguments)
 
 
+def _is_plain(op: Any) -> bool:
+    """Is it a reduction by its name? (A number equals one.)"""
+    return isinstance(op, dist.ReduceOp.RedOpType) and op in _TEXTS
+
+
 def all_reduce(tensor: torch.Tensor, op: Any, group: Any) -> None:
-    if not isinstance(op, dist.ReduceOp.RedOpType) or op not in _TEXTS:
+    if not _is_plain(op):
         _outside(dist.all_reduce, tensor, op, group)  # a factor, or an error
     elif _HAS_OPERATORS:
         _OPERATORS.all_reduce_(tensor, _ORDER, _TEXTS[op], _name(group))
@@ -63,7 +68,7 @@ def all_gather_into(output: torch.Tensor, input: torch.Tensor, group: Any) -> No
 
 
 def reduce_scatter_into(output: torch.Tensor, input: torch.Tensor, op: Any, group: Any) -> None:
-    if not isinstance(op, dist.ReduceOp.RedOpType) or op not in _TEXTS:
+    if not _is_plain(op):
         _outside(dist.reduce_scatter_tensor, output, input, op, group)
     elif _HAS_OPERATORS:
         _OPERATORS.reduce_scatter_into_(output, input, _ORDER, _TEXTS[op], _name(group))

@@ -64,9 +64,8 @@ class Group:
 
     def __init__(self, comm: int) -> None:
         self.comm = ctypes.c_void_p(comm)
-        self._owners = [
-            True
-        ]  # one for each; who takes the first entry is the last (pop() is atomic)
+        # One for each; who takes the first entry is the last (pop() is atomic).
+        self._owners = [True]
 
     def hold(self) -> None:
         self._owners.append(False)

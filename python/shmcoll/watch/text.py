@@ -46,35 +46,31 @@ class PidParser(Parser):
 def add_late_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--late",
-        type=_late_seconds,
+        type=_seconds_or_none,
         default=5.0,
         metavar="S",
         help="a wait of so many seconds is late (default 5)",
     )
 
 
-def _late_seconds(word: str) -> float:
-    value = float(word)
-    if not 0 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"{word} is not a number of seconds from 0 to 86400")
-    return value
-
-
-def seconds(word: str) -> float:
+def seconds(word: str, least: float = 0.01) -> float:
     """A number of seconds on a command line."""
     value = float(word)
-    if not 0.01 <= value <= 86400:
-        raise argparse.ArgumentTypeError(f"{word} is not a number of seconds from 0.01 to 86400")
+    if not least <= value <= 86400:
+        raise argparse.ArgumentTypeError(f"{word} is not a number of seconds from {least} to 86400")
     return value
+
+
+def _seconds_or_none(word: str) -> float:
+    return seconds(word, 0)
 
 
 def run_quietly(command: Callable[[], int]) -> int:
     """Its exit code. A reader that has gone, or Ctrl-C, ends the command without a traceback."""
     if sys.stdout is None:  # its descriptor was closed before
         sys.stdout = open(os.devnull, "w")
-    if isinstance(
-        sys.stdout, io.TextIOWrapper
-    ):  # a name, or a dot of ours, may be no character of the locale
+    # A name, or a dot of ours, may be no character of the locale.
+    if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
     try:
         code = command()
