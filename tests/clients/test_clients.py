@@ -56,6 +56,13 @@ CASES = (
     case("objects", 3),
 )
 
+# As long as several of these: the long lane has them.
+LONGER = (
+    case("fsdp2", 3),
+    case("tensor_parallel", 4, replicas=2),
+    case("checkpoint", 3, before="fsdp", after="ddp"),
+)
+
 # Each has a function alone(), which gives in one process what all ranks together have.
 POINT_TO_POINT = (
     case("ring", 3),

@@ -11,13 +11,14 @@ import sys
 import pytest
 
 from clients import FOLDER, LOOPBACK, Case, case, compare
-from test_clients import BACKENDS, against_one_process
+from test_clients import BACKENDS, LONGER, against_one_process
 
 LIMIT_S = 300.0  # a compiler of C++ runs in every rank
 
 pytestmark = pytest.mark.timeout(2 * LIMIT_S + 60)
 
 CASES = (
+    *LONGER,
     case("functional", compiler="aot_eager"),
     case("functional", compiler="inductor"),
     case("functional", 3, compiler="inductor"),
@@ -27,15 +28,12 @@ CASES = (
     case("uneven", 7),
     case("zero", 5, steps=20),
     case("local_sgd", 8, hierarchical=True, steps=12),
-    case("fsdp2", 3),
     case("fsdp2", 4, bf16=True, accumulate=True),
     case("fsdp2", 8, replicas=2),
     case("fsdp1", 5),
     case("tensor_parallel", 4),
-    case("tensor_parallel", 4, replicas=2),
     case("tensor_parallel", 8, replicas=4),
     case("dtensors", 6, rows=3),
-    case("checkpoint", 3, before="fsdp", after="ddp"),
     case("checkpoint", 5, asynchronous=True, before="fsdp", after="fsdp"),
     case("functional", 8),
     case("differentiable", 7),

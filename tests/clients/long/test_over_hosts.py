@@ -16,7 +16,7 @@ def over_hosts(case: Case) -> Case:
     return dataclasses.replace(case, hosts=2)
 
 
-@pytest.mark.parametrize("case", test_clients.CASES, ids=str)
+@pytest.mark.parametrize("case", (*test_clients.CASES, *test_clients.LONGER), ids=str)
 def test_the_result_is_that_of_gloo(case: Case) -> None:
     one = over_hosts(case)
     assert_same(results("shmcoll", one), results("gloo", case), case.tolerance)
