@@ -4,6 +4,7 @@
 
 #include "shm/base/lateness.h"
 #include "shm/base/num.h"
+#include "shm/comm/island.h"
 
 #include <stddef.h>
 #include <stdio.h>
@@ -71,6 +72,15 @@ enum shc_status shc_hosts_create(const struct shc_comm_config *config,
     st = make_sequencer(hosts, &settled);
     if (st != SHC_OK)
         goto err_said;
+    const struct shc_hosts_plan *plan = &hosts->plan;
+    const struct shc_island facts = {
+        .hosts = (uint32_t)plan->hosts,
+        .host = (uint32_t)hosts->host,
+        .world = (uint32_t)plan->world,
+        .ranks = plan->rank_at + plan->first[hosts->host],
+        .id = hosts->id,
+    };
+    shc_island_join(hosts->island, hosts->sequencer, &facts);
     st = shc_dead_init(hosts, &config->store, wish);
     if (st != SHC_OK)
         goto err_sequencer;

@@ -19,6 +19,7 @@
 #include "hosts/hosts_plan.h"
 #include "hosts/oob.h"
 
+#include "shm/base/agreed_call.h"
 #include "shm/base/attrs.h"
 
 #define SHC_HOSTS_DEPTH        3  /* chunks under way at once */
@@ -32,7 +33,8 @@ struct shc_hosts_call {
     const struct shc_op *op;
     uint64_t count; /* elements */
     uint32_t elem_bytes;
-    bool proves; /* a barrier before which the engines are tried */
+    bool proves;          /* a barrier before which the engines are tried */
+    struct shc_call said; /* the same for texts and tools */
 };
 
 /* Sizes of an all_to_all, of one rank or of several. */
@@ -85,6 +87,7 @@ struct shc_hosts {
     int rank, host, local;
     char name[64];
     char prefix[SHC_HOSTS_PREFIX_BYTES]; /* of its keys */
+    uint64_t id;                         /* the same on all hosts; for tools */
     char engine[SHC_HOSTS_ENGINE_BYTES]; /* its name */
     char **words; /* on rank 0, by rank: of the first rank of each host; NULL: none */
     bool by_rank, wide;
@@ -172,6 +175,9 @@ void shc_hosts_map_fini(struct shc_hosts *hosts, int world);
 /* ---- hosts_text.c ---- */
 
 #define SHC_HOSTS_CALL_TEXT 160
+
+/* Fills `said` of a call that is checked. */
+void shc_hosts_say_call(struct shc_hosts_call *call);
 
 /* What this rank says of its call. */
 struct shc_hosts_said shc_hosts_said_of(const struct shc_hosts_call *call);

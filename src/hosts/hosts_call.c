@@ -5,6 +5,7 @@
 
 #include "shm/base/lateness.h"
 #include "shm/base/num.h"
+#include "shm/comm/island.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -104,15 +105,26 @@ static enum shc_status engine_failed(struct shc_hosts *hosts, const char *error)
     return call && call->proves ? st : shc_dead_settle(hosts, st, HINT_LOOKS); /* a proof goes on */
 }
 
+/* For late lines, and for tools. */
+static void await(struct shc_hosts *hosts, bool awaits)
+{
+    shc_dead_await(hosts, awaits);
+    shc_island_await(hosts->island, hosts->number, awaits);
+}
+
 enum shc_status shc_hosts_await(struct shc_hosts *hosts, struct shc_ticket **ticket)
 {
     char error[SHC_HOSTS_ERROR_BYTES];
     enum shc_status st = SHC_OK;
+    bool waits = false;
     while (st == SHC_OK && !shc_gate_wait(*ticket, SLICE_NS, error)) {
-        shc_dead_await(hosts, true);
+        if (!waits)
+            await(hosts, true);
+        waits = true;
         st = look_around(hosts);
     }
-    shc_dead_await(hosts, false);
+    if (waits)
+        await(hosts, false);
     if (st != SHC_OK)
         shc_gate_abandon(*ticket);
     *ticket = NULL;

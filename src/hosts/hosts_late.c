@@ -5,6 +5,7 @@
 
 #include "shm/base/lateness.h"
 #include "shm/base/once.h"
+#include "shm/comm/island.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -178,6 +179,7 @@ void shc_late_say(struct shc_late *late, struct shc_hosts *hosts, uint64_t now_n
         list_host(&list, hosts, host, what);
     }
     end_list(&list);
+    shc_island_missing(hosts->island, own->number, whom);
     snprintf(line, sizeof line, "rank %d: %s on \"%s\" " SHC_HAS_WAITED " for %s",
              (int)hosts->plan.name_of[hosts->rank], own->call, shc_hosts_group_name(hosts),
              (double)late->waited_ns / (double)SHC_NS_PER_S, whom);

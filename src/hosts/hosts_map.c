@@ -13,9 +13,10 @@
  *   hosts/<list>/<g>/<round>/r/<rank>  its word
  *   hosts/<list>/<g>/<round>/m         the map: the host of each rank, 16 bits
  *   hosts/<list>/<g>/<round>/i/<host>  what became of a candidate
- *   hosts/<list>/<g>/<round>/d         the decision; the first put wins
+ *   hosts/<list>/<g>/<round>/d         the decision; the first put wins. Its text is why, or the group's id
  */
 #include "hosts/group.h"
+#include "hosts/hosts_sys.h"
 
 #include "shm/base/lateness.h"
 #include "shm/base/once.h"
@@ -385,6 +386,8 @@ static enum shc_status run_round(struct finder *f, bool *kept, bool *done)
         SHC_TRY(gather_outcomes(f, kept, &outcome));
         char text[sizeof outcome.text];
         memcpy(text, outcome.text, sizeof text);
+        if (outcome.status == SHC_OK)
+            snprintf(text, sizeof text, "%016" PRIx64, shc_hosts_random());
         SHC_TRY(decide(f, (enum shc_status)outcome.status, text, &outcome));
     }
     SHC_TRY(look_for_decision(f, &outcome, &there));
@@ -393,6 +396,8 @@ static enum shc_status run_round(struct finder *f, bool *kept, bool *done)
         SHC_TRY(look_for_decision(f, &outcome, &there));
     }
     *done = outcome.status == SHC_OK;
+    if (*done)
+        f->hosts->id = strtoull(outcome.text, NULL, 16) | 1;
     return SHC_OK;
 }
 

@@ -6,6 +6,7 @@
 #include "hosts/group.h"
 
 #include "shm/base/tensors.h"
+#include "shm/comm/island.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,8 +32,9 @@ enum shc_status shc_hosts_check(struct shc_hosts *hosts, const struct shc_op *op
 
 static enum shc_status run_now(struct shc_hosts_call *call, char *error)
 {
-    const struct shc_function function = {shc_hosts_turn, call};
+    const struct shc_function function = {shc_hosts_turn, call, &call->said};
     const struct shc_op turn = turn_of(call->op, &function);
+    shc_island_use(call->hosts->island);
     return shc_hosts_say(error, shc_run(call->hosts->sequencer, &turn));
 }
 
@@ -87,7 +89,7 @@ static struct flight *copy_of(const struct shc_hosts_call *call,
     shc_tensors_copy(&flight->op.input, &room);
     shc_tensors_copy(&flight->op.output, &room);
     flight->call.op = &flight->op;
-    flight->function = (struct shc_function){shc_hosts_turn, &flight->call};
+    flight->function = (struct shc_function){shc_hosts_turn, &flight->call, &flight->call.said};
     if (hooks)
         flight->hooks = *hooks;
     return flight;
@@ -122,6 +124,7 @@ enum shc_status shc_hosts_submit(struct shc_hosts *hosts, const struct shc_op *o
         return SHC_ERR_NOMEM;
     }
     const struct shc_op turn = turn_of(op, &flight->function);
+    shc_island_use(hosts->island);
     const struct shc_request_hooks own = {flight, complete, retire};
     st = shc_submit(hosts->sequencer, &turn, &own, request);
     if (st != SHC_OK)

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -29,6 +30,14 @@ bool shc_hosts_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t d
         .tv_nsec = (long)(deadline_ns % SHC_NS_PER_S),
     };
     return pthread_cond_timedwait(cond, lock, &until) == 0;
+}
+
+uint64_t shc_hosts_random(void)
+{
+    uint64_t number;
+    if (getrandom(&number, sizeof number, GRND_NONBLOCK) != sizeof number)
+        number = shc_clock_ns() << 22 ^ (uint64_t)getpid();
+    return number;
 }
 
 int shc_hosts_start_thread(const char *name, void *(*entry)(void *), void *arg)

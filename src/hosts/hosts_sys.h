@@ -18,5 +18,8 @@ bool shc_hosts_cond_wait(pthread_cond_t *cond, pthread_mutex_t *lock, uint64_t d
  * tell. */
 bool shc_hosts_refuses(const char *host, int port);
 
+/* A number that most likely no other group has. */
+uint64_t shc_hosts_random(void);
+
 /* A thread of our own: it blocks all signals, and is not joined. Returns an errno. */
 SHC_NODISCARD int shc_hosts_start_thread(const char *name, void *(*entry)(void *), void *arg);

@@ -72,20 +72,36 @@ static void add_sizes_of_pairs(const struct shc_hosts_call *call, struct shc_hos
     }
 }
 
-struct shc_hosts_said shc_hosts_said_of(const struct shc_hosts_call *call)
+void shc_hosts_say_call(struct shc_hosts_call *call)
 {
     const struct shc_op *op = call->op;
     const bool moves = op->kind != SHC_BARRIER;
+    call->said =
+        (struct shc_call){.kind = op->kind,
+                          .count = call->count,
+                          .elem_bytes = call->elem_bytes,
+                          .dtype_tag = moves && op->dtype == SHC_OPAQUE ? op->dtype_tag : 0};
+    if (moves)
+        call->said.dtype = op->dtype;
+    if (reduces(op->kind))
+        call->said.redop = op->redop;
+    if (has_root(op->kind))
+        call->said.root = op->root;
+}
+
+struct shc_hosts_said shc_hosts_said_of(const struct shc_hosts_call *call)
+{
+    const struct shc_op *op = call->op;
     struct shc_hosts_said said;
     memset(&said, 0, sizeof said);
     said.number = call->hosts->number;
-    said.count = call->count;
-    said.kind = op->kind;
-    said.elem_bytes = call->elem_bytes;
-    said.dtype = moves ? op->dtype : 0;
-    said.dtype_tag = moves && op->dtype == SHC_OPAQUE ? op->dtype_tag : 0;
-    said.redop = reduces(op->kind) ? op->redop : 0;
-    said.root = has_root(op->kind) ? op->root : 0;
+    said.count = call->said.count;
+    said.kind = call->said.kind;
+    said.elem_bytes = call->said.elem_bytes;
+    said.dtype = call->said.dtype;
+    said.dtype_tag = call->said.dtype_tag;
+    said.redop = call->said.redop;
+    said.root = call->said.root;
     if (op->kind == SHC_ALL_GATHER_UNEVEN)
         said.list = hash_of(&op->output);
     if (op->kind == SHC_REDUCE_SCATTER_UNEVEN)

@@ -3,6 +3,7 @@
 #include "hosts/group.h"
 
 #include "shm/base/lateness.h"
+#include "shm/comm/island.h"
 
 #include <stdio.h>
 
@@ -42,9 +43,10 @@ static enum shc_status run_kind(const struct shc_hosts_call *call)
 
 enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn)
 {
-    const struct shc_hosts_call *call = ctx;
+    struct shc_hosts_call *call = ctx;
     struct shc_hosts *hosts = call->hosts;
-    hosts->number++;
+    call->said.number = ++hosts->number;
+    shc_island_say(hosts->island, &call->said);
     hosts->turn = turn;
     hosts->deadline_ns = shc_deadline_after(shc_clock_ns(), turn->timeout_ns);
     enum shc_status st = shc_dead_begin(call);
@@ -56,6 +58,7 @@ enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn)
     if (st != SHC_OK && st != SHC_ERR_CLOSED)
         shc_comm_abort(hosts->island, turn->error); /* the others must not wait for this rank */
     shc_dead_end(hosts, st);
+    shc_island_say(hosts->island, NULL);
     hosts->turn = NULL;
     return st;
 }
@@ -86,5 +89,7 @@ enum shc_status shc_hosts_describe(struct shc_hosts *hosts, const struct shc_op 
         snprintf(error, SHC_HOSTS_ERROR_BYTES, "the group has no engines yet");
         return SHC_ERR_INVALID;
     }
-    return shc_check_for(hosts->rank, hosts->plan.world, op, &call->count, &call->elem_bytes);
+    SHC_TRY(shc_check_for(hosts->rank, hosts->plan.world, op, &call->count, &call->elem_bytes));
+    shc_hosts_say_call(call);
+    return SHC_OK;
 }

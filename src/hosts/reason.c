@@ -72,28 +72,6 @@ static const char *after_operation(const char *text)
     return operation && is_operation(operation) ? failed + strlen(" failed: ") : text;
 }
 
-/* Cuts the names that ranks have in the island: "rank 3 (rank 1 of group ..., pid 57)" becomes "rank 3 (pid 57)". */
-static void cut_names(char *text, const char *group)
-{
-    char of[GROUP_TEXT + 4];
-    snprintf(of, sizeof of, " of %s", group);
-    for (char *at = strstr(text, of); at; at = strstr(at, of)) {
-        char *from = at, *to = at + strlen(of);
-        while (from > text && *from != '(')
-            from--;
-        if (*from != '(' || (*to != ')' && *to != ',')) {
-            at = to;
-            continue;
-        }
-        if (*to == ',')
-            from++, to += 2;
-        else
-            from -= from > text, to++;
-        memmove(from, to, strlen(to) + 1);
-        at = from;
-    }
-}
-
 /* Leaves the reason alone. */
 static void strip(const struct shc_hosts *hosts, const char *text, char *bare, size_t capacity)
 {
@@ -113,7 +91,6 @@ static void strip(const struct shc_hosts *hosts, const char *text, char *bare, s
         last = at;
     if (last && strstr(last, group))
         *last = '\0';
-    cut_names(bare, group);
 }
 
 void shc_reason_joined_text(const struct shc_hosts *hosts, char *text, size_t capacity)

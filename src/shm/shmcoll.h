@@ -157,11 +157,11 @@ struct shc_turn {
     char error[1024];    /* set by one that fails; "": the thread's shc_error_text() says why */
 };
 
-/* It may wait, if it looks at shc_comm_error() every 10 ms, and returns when that is not SHC_OK. If it fails,
- * the group has failed with that text. */
+/* It may wait while shc_comm_error(), asked every 10 ms, is SHC_OK. If it fails, so does the group, with that text. */
 struct shc_function {
     enum shc_status (*run)(void *ctx, struct shc_turn *turn);
     void *ctx;
+    const struct shc_call *said; /* of this project's own callers (src/hosts); NULL */
 };
 
 /*

@@ -63,6 +63,21 @@ static void header_and_records(void)
     FIELD(shc_board_messages_shm, since_ns);
 }
 
+static void over(void)
+{
+    const char *current = "Over";
+    FIELD(shc_board_over_shm, id);
+    FIELD(shc_board_over_shm, hosts);
+    FIELD(shc_board_over_shm, host);
+    FIELD(shc_board_over_shm, world);
+    FIELD(shc_board_over_shm, ranks);
+    FIELD(shc_board_over_shm, awaits_epoch);
+    FIELD(shc_board_over_shm, awaits_since_ns);
+    FIELD(shc_board_over_shm, number);
+    FIELD(shc_board_over_shm, whom_epoch);
+    FIELD(shc_board_over_shm, whom);
+}
+
 static void device(void)
 {
     const char *current = "Device";
@@ -140,6 +155,7 @@ static void group(void)
     FIELD(shc_board_group_shm, device_kept);
     FIELD(shc_board_group_shm, kept_messages);
     FIELD(shc_board_group_shm, end);
+    FIELD(shc_board_group_shm, over);
     FIELD(shc_board_group_shm, pids);
     FIELD(shc_board_group_shm, global_ranks);
     FIELD(shc_board_group_shm, waited_ns);
@@ -149,6 +165,7 @@ int main(void)
 {
     header_and_records();
     device();
+    over();
     block();
     end();
     group();

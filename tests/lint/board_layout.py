@@ -48,7 +48,7 @@ def main():
     from shmcoll.watch import layout
 
     kinds = (layout.Header, layout.Record, layout.Sum, layout.Messages)
-    kinds += (layout.Block, layout.Device, layout.End, layout.Group)
+    kinds += (layout.Block, layout.Device, layout.End, layout.Over, layout.Group)
     printed = subprocess.run([options.program], check=True, capture_output=True, text=True).stdout
     return report(compare({kind.__name__: kind for kind in kinds}, printed))
 

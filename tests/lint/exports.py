@@ -16,7 +16,8 @@ from csource import Source
 HEADER = "src/shm/shmcoll.h"
 MAP = "src/shm/shmcoll.map"
 MORE = ("src/shm/shmcoll_memory.h",)  # further public headers
-PRIVATE = "src/shm/p2p/remote.h"  # for src/hosts, which the glue contains
+# For src/hosts, which the glue contains.
+PRIVATE = ("src/shm/p2p/remote.h", "src/shm/comm/island.h")
 CUDA_HEADER = "src/cuda_ipc/cuda_ipc.h"
 CUDA_MAP = "src/cuda_ipc/shmcoll_cuda.map"
 
@@ -52,7 +53,7 @@ def check(root, library=None, cuda_library=None):
 
 def check_one(root, path, map_path, library):
     header = declared(Source.load(root, path))
-    for more in (*MORE, PRIVATE) if path == HEADER else ():
+    for more in (*MORE, *PRIVATE) if path == HEADER else ():
         if (Path(root) / more).exists():
             header |= declared(Source.load(root, more))
     text = read(root, map_path)

@@ -22,10 +22,19 @@ PARTS = {
     + tuple(
         f"shm/base/{name}.h" for name in ("attrs", "atomic", "once", "num", "clock", "lateness")
     ),
-    "hosts": ("hosts/*", PUBLIC, "shm/p2p/remote.h")
+    "hosts": ("hosts/*", PUBLIC, "shm/p2p/remote.h", "shm/comm/island.h")
     + tuple(
         f"shm/base/{name}.h"
-        for name in ("attrs", "num", "once", "clock", "lateness", "positions", "tensors")
+        for name in (
+            "agreed_call",
+            "attrs",
+            "num",
+            "once",
+            "clock",
+            "lateness",
+            "positions",
+            "tensors",
+        )
     ),
 }
 

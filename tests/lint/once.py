@@ -35,7 +35,7 @@ MAY_HAVE = re.compile(
     r"|shc_wait_(?:has_)?reached|shc_os_futex_\w+|shc_bell_\w+|shc_cu_pointer|SHC_READ_ONCE|sizeof"
     r"|shc_timeline_init|shc_tuning_share"  # the last one stores there
 )
-STORES_TO_FIRST = {"memcpy", "memset", "snprintf", "shc_buf_read"}
+STORES_TO_FIRST = {"memcpy", "memset", "snprintf", "shc_buf_read", "store_text"}
 READS = {"memcpy", "memcmp", "strlen", "strnlen", "strcmp", "snprintf"}
 
 # (a part of the path, the function): it stores to memory that it owns, or only looks at addresses.
@@ -45,7 +45,6 @@ ALLOWED = {
     ("cuda_ipc/lane.c", "shc_lane_init"): "keeps addresses of words",
     ("cuda_ipc/hostarena.h", "shc_host_lane"): "gives an address",
     ("proto/deadlock.c", "read_part"): "has read a copy of its own",
-    ("proto/board.c", "shc_board_device"): "gives the addresses of words that it stores to",
 }
 
 DECLARED = re.compile(r"struct shc_\w+_shm \*(?:const )?(\w+)(?=\s*[,;)=])")

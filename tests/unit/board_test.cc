@@ -225,6 +225,60 @@ TEST_F(Board, AFreedPartBeginsAnew)
     shc_board_free(&two);
 }
 
+// BOARD-23
+TEST_F(Board, AGroupOverHostsShowsOneGroupsCallsAndTheOthersWaits)
+{
+    shc_board island = begin("on host 1", 1), sequencer = begin("dp");
+    const int32_t ranks[] = {2, 5};
+    const shc_board_over over = {2, 1, 6, ranks, 99};
+    shc_board_share(&island, &sequencer, &over);
+    EXPECT_EQ(shc_a32_load_acquire(&part(1).state), (uint32_t)SHC_BOARD_FREE);
+    EXPECT_EQ(shc_a64_load_acquire(&part(0).over.id), 99u);
+    EXPECT_EQ(part(0).over.world, 6u);
+    EXPECT_EQ(part(0).over.ranks[1], 5u);
+    const shc_call users = call(7), inner = call(100);
+    const uint64_t me = 17;
+    shc_board_use(&island, me);
+    shc_board_use_call(&sequencer, 18); // the call that carries the user's
+    shc_board_submit(&sequencer);
+    shc_board_submit(&island);
+    EXPECT_EQ(shc_a32_load_relaxed(&part(0).submitted), 1u);
+    shc_board_enter(&sequencer, 3, &inner);
+    shc_board shown = sequencer; // as shc_function_run()
+    shown.calls = shown.level;
+    shc_board_enter(&shown, 3, &users);
+    shc_board_use_call(&island, 18);
+    shc_board_enter(&island, 12, &inner);
+    shc_board_wait(&island, 12, 0, 50, 60);
+    EXPECT_EQ(shc_a64_load_relaxed(&part(0).user), me);
+    EXPECT_EQ(shc_a64_load_acquire(&part(0).entered), 3u);
+    EXPECT_EQ(shc_a64_load_acquire(&part(0).waits_epoch), 3u);
+    EXPECT_FALSE(shc_board_block(&island, 18, nullptr, 60)); // not the user's thread
+    EXPECT_TRUE(shc_board_block(&island, me, nullptr, 60));
+    shc_board_unblock(&island);
+    const shc_board_awaited message = {SHC_RECV, 0, 1};
+    EXPECT_TRUE(shc_board_block(&island, 18, &message, 60));
+    shc_board_unblock(&island);
+    shc_board_leave(&island, 12, &inner, SHC_OK, true);
+    shc_board_await(&island, 3, 70);
+    shc_board_missing(&island, 3, "host 0 (ranks 0-1, 3-4)");
+    EXPECT_EQ(shc_a64_load_acquire(&part(0).over.awaits_epoch), 3u);
+    EXPECT_EQ(shc_a64_load_acquire(&part(0).over.awaits_since_ns), 70u);
+    EXPECT_EQ(shc_a64_load_acquire(&part(0).over.number), 2u);
+    EXPECT_STREQ(reinterpret_cast<const char *>(part(0).over.whom), "host 0 (ranks 0-1, 3-4)");
+    shc_board_await(&island, 3, 0);
+    EXPECT_EQ(shc_a64_load_acquire(&part(0).over.awaits_epoch), 0u);
+    shc_board_leave(&shown, 3, &users, SHC_OK, true);
+    shc_board_leave(&sequencer, 3, &inner, SHC_OK, true);
+    EXPECT_EQ(shc_a64_load_acquire(&part(0).left), 3u);
+    EXPECT_EQ(shc_a64_load_relaxed(&part(0).sums[SHC_ALL_REDUCE].ops), 1u);
+    shc_board_close(&sequencer); // the part is the island's
+    shc_board_free(&sequencer);
+    EXPECT_EQ(shc_a32_load_acquire(&part(0).state), (uint32_t)SHC_BOARD_MAKING);
+    shc_board_free(&island);
+    EXPECT_EQ(shc_a32_load_acquire(&part(0).state), (uint32_t)SHC_BOARD_FREE);
+}
+
 TEST_F(Board, AGroupWithoutAPartStoresNothing)
 {
     for (int i = 0; i < SHC_BOARD_GROUPS; i++)

@@ -111,6 +111,29 @@ TEST_F(Lines, ACallThatRepeatsIsComparedAndRead)
     }
 }
 
+// A group over hosts makes its calls of several operations of its island.
+TEST_F(Lines, PartsOfAUsersCallSayThatCallAndAreComparedAsWhatTheyAre)
+{
+    shc_call users = call_of(SHC_BROADCAST, 9), part = call_of(SHC_ALL_GATHER, 128);
+    users.number = 3;
+    users.root = 7; // of more ranks than this group has
+    part.said = &users;
+    publish(0, 11, part);
+    part.said = nullptr;
+    publish(1, 11, part);
+    EXPECT_TRUE(same(11));
+    EXPECT_EQ(latest(), "broadcast #3 (float32[9], root 7)");
+    EXPECT_EQ(last_clause(), "its last call was broadcast #3 (float32[9], root 7)");
+    users.number = 4; // the same call again
+    part.said = &users;
+    publish(0, 12, part);
+    EXPECT_EQ(latest(), "broadcast #4 (float32[9], root 7)");
+    publish(0, 13, call_of(SHC_ALL_GATHER, 128));
+    EXPECT_EQ(latest(), "all_gather #13 (float32[128])");
+    shc_call read;
+    EXPECT_EQ(shc_call_latest(&seats_[1], 0, &read), 13u); // epochs are compared as before
+}
+
 // Their sizes are compared after the meeting, in words that say more.
 TEST_F(Lines, CountsOfUnevenListsAreReadButNotCompared)
 {

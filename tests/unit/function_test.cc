@@ -17,7 +17,7 @@ namespace
 struct Call {
     explicit Call(std::function<shc_status(shc_turn *)> what) : body(std::move(what))
     {
-        function = {run, this};
+        function = {run, this, nullptr};
         op.kind = SHC_CALL;
         op.function = &function;
     }

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import c_char, c_int32, c_uint8, c_uint32, c_uint64
+from ctypes import c_char, c_int32, c_uint8, c_uint16, c_uint32, c_uint64
 
 MAGIC = int.from_bytes(b"shmboard", "little")
 VERSION = 3
@@ -183,6 +183,24 @@ class End(ctypes.Structure):
     ]
 
 
+class Over(ctypes.Structure):
+    """Of a group over several hosts, of which the part shows the ranks of one."""
+
+    _fields_ = [
+        ("id", c_uint64),
+        ("hosts", c_uint32),
+        ("host", c_uint32),
+        ("world", c_uint32),
+        ("reserved", c_uint32),
+        ("ranks", c_uint16 * MAX_WORLD),
+        ("awaits_epoch", c_uint64),
+        ("awaits_since_ns", c_uint64),
+        ("number", c_uint64),
+        ("whom_epoch", c_uint64),
+        ("whom", c_char * 256),
+    ]
+
+
 class Group(ctypes.Structure):
     """A group's part without its records."""
 
@@ -229,7 +247,8 @@ class Group(ctypes.Structure):
         ("device_kept", c_uint64),
         ("kept_messages", c_uint64),
         ("end", End),
-        ("fill_4", c_uint8 * 1648),
+        ("over", Over),
+        ("fill_4", c_uint8 * 824),
         ("pids", c_int32 * MAX_WORLD),
         ("global_ranks", c_int32 * MAX_WORLD),
         ("waited_ns", c_uint64 * MAX_WORLD),

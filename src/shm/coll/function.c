@@ -5,6 +5,7 @@
  * Cost: one line stored. Edges: call/publish.
  */
 #include "shm/coll/runs.h"
+#include "shm/proto/board.h"
 #include "shm/proto/member.h"
 
 #include <stdio.h>
@@ -12,12 +13,19 @@
 enum shc_status shc_function_run(struct shc_task *task)
 {
     const struct shc_function *function = task->function;
+    const struct shc_call *said = function->said;
+    struct shc_board board = task->seat->board;
     struct shc_turn turn;
     turn.timeout_ns = task->wait.timeout_ns;
     turn.interruptible = task->wait.interruptible;
     turn.error[0] = '\0';
+    board.calls = board.level;
     shc_task_enter(task);
+    if (said)
+        shc_board_enter(&board, task->wait.epoch, said);
     const enum shc_status st = function->run(function->ctx, &turn);
+    if (said)
+        shc_board_leave(&board, task->wait.epoch, said, st, true);
     if (SHC_LIKELY(st == SHC_OK))
         return SHC_OK;
     turn.error[sizeof turn.error - 1] = '\0';

@@ -38,6 +38,8 @@ struct shc_comm {
     uint64_t epoch;              /* (runner) the newest operation */
     char *scratch;               /* (runner) */
     struct shc_kept kept;        /* (runner) */
+    const struct shc_call
+        *said; /* (runner) of a user, of which all operations are parts; NULL: there is none */
     struct shc_copy_trial trials[SHC_OP_KIND_COUNT][SHC_COPY_TRIALS]; /* (runner) */
     bool cma; /* the kernel may copy blocks out of this rank's memory, or others' */
     struct shc_thread_budget budget;

@@ -237,6 +237,7 @@ static enum shc_status prepare_function(struct shc_task *task, const struct shc_
     if (!op->function || !op->function->run)
         return shc_fail(SHC_ERR_INVALID, "call: no function");
     task->function = op->function;
+    task->call.said = op->function->said;
     return SHC_OK;
 }
 
@@ -261,6 +262,7 @@ static void clear(struct shc_task *task, struct shc_comm *comm, const struct shc
         .dtype = typed ? op->dtype : (enum shc_dtype)0,
         .elem_bytes = elem_bytes,
         .dtype_tag = typed && op->dtype == SHC_OPAQUE ? op->dtype_tag : 0,
+        .said = comm->said,
     };
     task->in = (struct shc_buf){0};
     task->out = (struct shc_buf){0};

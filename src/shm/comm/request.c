@@ -97,7 +97,10 @@ static enum shc_status submit(struct shc_comm *comm, const struct shc_op *op,
                               const struct shc_request_hooks *hooks, struct shc_request **out)
 {
     struct shc_request *request = NULL;
-    shc_board_use(&comm->seat.board, shc_thread_number());
+    if (shc_is_message(op->kind))
+        shc_board_use(&comm->seat.board, shc_thread_number());
+    else
+        shc_board_use_call(&comm->seat.board, shc_thread_number());
     SHC_TRY(request_create(comm, op, hooks, &request));
     const enum shc_status st =
         shc_is_message(op->kind) ? submit_message(comm, request) : submit_collective(comm, request);
@@ -534,7 +537,7 @@ SHC_INLINE enum shc_status run(struct shc_comm *comm, const struct shc_op *op)
     enum shc_status st = shc_task_prepare_kept(&comm->kept, comm, op);
     if (SHC_LIKELY(st == SHC_OK)) {
         task->wait.interruptible = true;
-        shc_board_use(&comm->seat.board, shc_thread_number());
+        shc_board_use_call(&comm->seat.board, shc_thread_number());
         /* relaxed: a counter of the runner, so no other thread stores to it. */
         shc_a64_store_relaxed(&comm->ran, shc_a64_load_relaxed(&comm->ran) + 1);
         st = shc_comm_execute(comm, task);

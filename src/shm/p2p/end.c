@@ -181,8 +181,7 @@ void shc_p2p_keep(const struct shc_p2p *p2p, const struct shc_message *m, enum s
 
 /* ---- the board ---- */
 
-static void count_pending(const struct shc_p2p *p2p, struct shc_board_pending *pending,
-                          const struct shc_queue *queue)
+static void count_pending(struct shc_board_pending *pending, const struct shc_queue *queue)
 {
     for (const struct shc_message *m = queue->first; m; m = m->next) {
         pending->sends += m->kind == SHC_SEND;
@@ -191,8 +190,6 @@ static void count_pending(const struct shc_p2p *p2p, struct shc_board_pending *p
             continue;
         pending->kind = m->kind;
         pending->peer = shc_message_rank(m);
-        if (shc_p2p_is_remote(p2p, pending->peer))
-            pending->peer = -1;
         pending->tag = m->tag;
         pending->bytes = m->shape.bytes;
         pending->since_ns = m->lateness.begun_ns;
@@ -204,7 +201,7 @@ void shc_p2p_show(struct shc_p2p *p2p)
     struct shc_board_pending pending = {
         .kind = SHC_SEND, .peer = -1, .waiters = shc_p2p_waiters(p2p)};
     for (int i = 0; shc_p2p_pending(p2p) > 0 && i < shc_p2p_queue_count(p2p); i++)
-        count_pending(p2p, &pending, shc_p2p_queue(p2p, i));
+        count_pending(&pending, shc_p2p_queue(p2p, i));
     p2p->shown = shc_p2p_pending(p2p) > 0;
     shc_board_messages(&p2p->env.seat->board, &pending);
 }

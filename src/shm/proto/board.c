@@ -162,7 +162,7 @@ void shc_board_begin(struct shc_board *board, const struct shc_board_process *pr
     snprintf(group->name, sizeof group->name, "%s", facts->name);
     /* relaxed: a number for people. */
     shc_a64_store_relaxed(&group->timeout_ns, facts->timeout_ns);
-    board->level = process->level;
+    board->level = board->calls = process->level;
     if (strcmp(facts->description, facts->name) != 0)
         shc_board_describe(board, facts->description);
     /* release board/state -> acquire in a tool outside: the group's name and ranks. */
@@ -243,7 +243,7 @@ void shc_board_fail(const struct shc_board *board, enum shc_status status, const
 
 void shc_board_close(const struct shc_board *board)
 {
-    if (board->level == SHC_BOARD_OFF)
+    if (board->level == SHC_BOARD_OFF || board->lent)
         return;
     /* release board/state -> acquire in a tool outside: all that came before. */
     shc_a32_store_release(&board->shm->state, SHC_BOARD_CLOSED);
@@ -253,7 +253,9 @@ void shc_board_free(struct shc_board *board)
 {
     if (board->level == SHC_BOARD_OFF)
         return;
-    board->level = SHC_BOARD_OFF;
+    board->level = board->calls = SHC_BOARD_OFF;
+    if (board->lent)
+        return;
     /* release board/part -> acq_rel in take_part(): the last stores of this group. */
     shc_a32_store_release(&board->shm->state, SHC_BOARD_FREE);
 }
@@ -286,6 +288,11 @@ bool shc_board_block(const struct shc_board *board, uint64_t thread,
     if (board->level == SHC_BOARD_OFF)
         return false;
     struct shc_board_block_shm *block = &board->shm->block;
+    if (!message && board->calls == SHC_BOARD_OFF && !board->lent) {
+        /* relaxed: a hint. A call that was submitted runs in a thread of the library; the thread that waits for it is shown. */
+        if (shc_a64_load_relaxed(&board->shm->user) != thread)
+            return false;
+    }
     /* acq_rel board/block: only one thread has it; the stores of the one before come first. */
     if (!shc_a64_cas_acq_rel(&block->thread, 0, thread))
         return false;
@@ -438,4 +445,50 @@ void shc_board_keep_device(const struct shc_board *board, const struct shc_op *o
     store_record(record, kept, &fields);
     /* release board/kept -> acquire in a tool outside: the record. */
     shc_a64_store_release(&group->device_kept, kept);
+}
+
+void shc_board_share(struct shc_board *board, struct shc_board *calls,
+                     const struct shc_board_over *over)
+{
+    shc_board_free(calls);
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    board->calls = SHC_BOARD_OFF;
+    *calls = *board;
+    calls->lent = true;
+    struct shc_board_over_shm *shm = &board->shm->over;
+    shm->hosts = over->hosts;
+    shm->host = over->host;
+    shm->world = over->world;
+    for (int rank = 0; rank < board->shm->world_size; rank++)
+        shm->ranks[rank] = (uint16_t)over->ranks[rank];
+    /* release board/over -> acquire in a tool outside: the rest. */
+    shc_a64_store_release(&shm->id, over->id);
+}
+
+void shc_board_await(const struct shc_board *board, uint64_t epoch, uint64_t since_ns)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    struct shc_board_over_shm *shm = &board->shm->over;
+    /* relaxed: the release store after it keeps it before the rest. */
+    shc_a64_store_relaxed(&shm->awaits_epoch, 0);
+    if (since_ns == 0)
+        return;
+    /* release board/awaits -> acquire in a tool outside: the epoch was 0 before. */
+    shc_a64_store_release(&shm->awaits_since_ns, since_ns);
+    /* release board/awaits -> acquire in a tool outside: since when. */
+    shc_a64_store_release(&shm->awaits_epoch, epoch);
+}
+
+void shc_board_missing(const struct shc_board *board, uint64_t epoch, const char *whom)
+{
+    if (board->level == SHC_BOARD_OFF)
+        return;
+    struct shc_board_over_shm *over = &board->shm->over;
+    const uint64_t next = begin_change(&over->number);
+    shc_board_store(&over->whom_epoch, epoch);
+    store_text(over->whom, SHC_BOARD_WHOM_WORDS, whom);
+    /* release board/whom -> acquire in a tool outside: the text. */
+    shc_a64_store_release(&over->number, next);
 }

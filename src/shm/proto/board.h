@@ -147,6 +147,21 @@ struct shc_board_end_shm {
 
 #define SHC_BOARD_ANY UINT32_MAX /* a message of any rank */
 
+/* Of a group over several hosts, of which this part shows the ranks of one (BOARD-23). Zeros: of one host. */
+struct shc_board_over_shm {
+    shc_a64 id; /* the same on all hosts; not 0; stored last of those that do not change */
+    uint32_t hosts;
+    uint32_t host;
+    uint32_t world; /* ranks of all hosts */
+    uint32_t reserved;
+    uint16_t ranks[SHC_MAX_WORLD]; /* which rank of these each rank of this part is */
+    shc_a64 awaits_epoch;          /* of the call that waits for other hosts */
+    shc_a64 awaits_since_ns;
+    shc_a64 number;     /* odd while the rest changes; a thread that tells of late calls */
+    shc_a64 whom_epoch; /* of the call that `whom` belongs to */
+    shc_a64 whom[SHC_BOARD_WHOM_WORDS]; /* the hosts that it waits for, as text */
+};
+
 struct shc_board_group_shm {
     shc_a32 state; /* any thread; texts, numbers and members are stored before MAKING or MADE */
     int32_t rank;
@@ -192,6 +207,7 @@ struct shc_board_group_shm {
     shc_a64 device_kept;   /* so many records of a GPU's work were stored; that thread */
     shc_a64 kept_messages; /* so many records of messages were stored; under the lock of messages */
     struct shc_board_end_shm end; /* any thread; stored before `status` */
+    struct shc_board_over_shm over;
 
     /* On pages of their own. */
     int32_t pids[SHC_MAX_WORLD] __attribute__((aligned(SHC_PAGE_BYTES)));
@@ -252,6 +268,24 @@ struct shc_board_end {
 /* The group has failed; only the first reason is kept. Any thread. */
 void shc_board_fail(const struct shc_board *board, enum shc_status status, const char *reason,
                     const struct shc_board_end *end);
+
+/* What a group over hosts says of itself. */
+struct shc_board_over {
+    uint32_t hosts, host, world;
+    const int32_t *ranks; /* of the host's ranks, their numbers in the group */
+    uint64_t id;
+};
+
+/* The group of one rank `calls` runs the calls of a group over hosts: they are shown in the part of `board`, in the place of
+ * its own. No thread uses either group yet. */
+void shc_board_share(struct shc_board *board, struct shc_board *calls,
+                     const struct shc_board_over *over);
+
+/* The call of that epoch waits for other hosts, since that moment; 0: no more. Its thread. */
+void shc_board_await(const struct shc_board *board, uint64_t epoch, uint64_t since_ns);
+
+/* It waits for these. One thread. */
+void shc_board_missing(const struct shc_board *board, uint64_t epoch, const char *whom);
 
 void shc_board_close(const struct shc_board *board);
 
@@ -318,17 +352,24 @@ SHC_INLINE void shc_board_use(const struct shc_board *board, uint64_t thread)
     shc_a64_store_relaxed(&board->shm->user, thread);
 }
 
+/* The same for a collective. */
+SHC_INLINE void shc_board_use_call(const struct shc_board *board, uint64_t thread)
+{
+    if (SHC_LIKELY(board->calls != SHC_BOARD_OFF))
+        shc_board_use(board, thread);
+}
+
 /* A collective was queued; under the queue's lock. */
 SHC_INLINE void shc_board_submit(const struct shc_board *board)
 {
-    if (board->level != SHC_BOARD_OFF)
+    if (board->calls != SHC_BOARD_OFF || board->lent)
         shc_board_add32(&board->shm->submitted, 1);
 }
 
 /* And has ended; by the runner. */
 SHC_INLINE void shc_board_end_queued(const struct shc_board *board)
 {
-    if (board->level != SHC_BOARD_OFF)
+    if (board->calls != SHC_BOARD_OFF || board->lent)
         shc_board_add32(&board->shm->ended, 1);
 }
 
@@ -344,9 +385,9 @@ SHC_INLINE void shc_board_pend(const struct shc_board *board, enum shc_op_kind k
 SHC_INLINE void shc_board_enter(const struct shc_board *board, uint64_t epoch,
                                 const struct shc_call *call)
 {
-    if (SHC_UNLIKELY(board->level == SHC_BOARD_OFF))
+    if (SHC_UNLIKELY(board->calls == SHC_BOARD_OFF))
         return;
-    if (SHC_LIKELY(board->level == SHC_BOARD_TIMES)) {
+    if (SHC_LIKELY(board->calls == SHC_BOARD_TIMES)) {
         struct shc_board_record_shm *record = shc_board_record(board, epoch);
         /* relaxed: the release stores after it keep it before the fields. */
         shc_a64_store_relaxed(&record->number, 0);
@@ -385,10 +426,10 @@ SHC_INLINE uint64_t shc_board_took(struct shc_board *board, uint64_t begin,
 SHC_INLINE void shc_board_leave(struct shc_board *board, uint64_t epoch,
                                 const struct shc_call *call, enum shc_status status, bool waited)
 {
-    if (SHC_UNLIKELY(board->level == SHC_BOARD_OFF))
+    if (SHC_UNLIKELY(board->calls == SHC_BOARD_OFF))
         return;
     shc_board_count(board, call->kind, call->count * call->elem_bytes);
-    if (SHC_LIKELY(board->level == SHC_BOARD_TIMES)) {
+    if (SHC_LIKELY(board->calls == SHC_BOARD_TIMES)) {
         struct shc_board_record_shm *record = shc_board_record(board, epoch);
         /* relaxed: this thread stored it. */
         const uint64_t begin = shc_a64_load_relaxed(&record->begin);
@@ -413,6 +454,10 @@ SHC_INLINE void shc_board_wait(const struct shc_board *board, uint64_t epoch, in
 {
     if (board->level == SHC_BOARD_OFF)
         return;
+    if (board->calls == SHC_BOARD_OFF) {
+        /* relaxed: the thread that stored it waits here. */
+        epoch = shc_a64_load_relaxed(&board->shm->entered);
+    }
     shc_board_note_clock(board, now_ns);
     /* relaxed: the release store after it keeps it before the rest. */
     shc_a64_store_relaxed(&board->shm->waits_epoch, 0);

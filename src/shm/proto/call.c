@@ -41,7 +41,7 @@ static uint64_t mix(uint64_t h, uint64_t word)
  * too. */
 static uint64_t hash_of(const uint64_t words[CALL_WORDS])
 {
-    return mix(mix(mix(0, words[0]), words[1]), words[2]);
+    return mix(mix(mix(mix(0, words[0]), words[1]), words[2]), words[3]);
 }
 
 /* Operations whose ranks compare sizes after the meeting: their count is for messages only. */
@@ -61,6 +61,7 @@ static struct shc_call decode(const uint64_t words[CALL_WORDS])
         .count = words[1],
         .elem_bytes = (uint32_t)words[2],
         .dtype_tag = (uint32_t)(words[2] >> 32),
+        .number = words[3],
     };
 }
 
@@ -70,13 +71,15 @@ static void encode(const struct shc_call *call, uint64_t words[CALL_WORDS])
                (uint64_t)(uint32_t)call->root << 32;
     words[1] = call->count;
     words[2] = (uint64_t)call->elem_bytes | (uint64_t)call->dtype_tag << 32;
+    words[3] = call->number;
 }
 
 void shc_call_settle(struct shc_call *call)
 {
     uint64_t words[CALL_WORDS];
-    encode(call, words);
+    encode(shc_call_shown(call), words);
     call->hash = hash_of(words);
+    encode(call, words);
     if (!compares_count(call->kind))
         words[1] = 0;
     call->agreed = hash_of(words);
@@ -85,7 +88,7 @@ void shc_call_settle(struct shc_call *call)
 void shc_call_rewrite(struct shc_call_record_shm *record, const struct shc_call *call)
 {
     uint64_t words[CALL_WORDS];
-    encode(call, words);
+    encode(shc_call_shown(call), words);
     for (int i = 0; i < CALL_WORDS; i++) {
         /* relaxed: for messages only; the seal shows a reader that the words belong together. */
         shc_a64_store_relaxed(&record->words[i], words[i]);
@@ -98,9 +101,11 @@ void shc_call_text(const struct shc_seat *seat, const struct shc_call *call, uin
                    char *text, size_t capacity)
 {
     char type[48], reduction[32] = "", root[32] = "", number[32] = "", count[32];
+    call = shc_call_shown(call);
     const enum shc_op_kind kind = call->kind;
     if (epoch != 0)
-        snprintf(number, sizeof number, " #%llu", (unsigned long long)epoch);
+        snprintf(number, sizeof number, " #%llu",
+                 (unsigned long long)(call->number ? call->number : epoch));
     if (call->dtype == SHC_OPAQUE)
         snprintf(type, sizeof type, "%u-byte elements of type %u", call->elem_bytes,
                  call->dtype_tag);
@@ -110,7 +115,8 @@ void shc_call_text(const struct shc_seat *seat, const struct shc_call *call, uin
         kind == SHC_REDUCE_SCATTER_UNEVEN || kind == SHC_ALL_REDUCE_SPARSE)
         snprintf(reduction, sizeof reduction, ", %s", shc_redop_name(call->redop));
     if (kind == SHC_BROADCAST || kind == SHC_REDUCE || kind == SHC_GATHER || kind == SHC_SCATTER)
-        snprintf(root, sizeof root, ", root %d", shc_seat_global_rank(seat, call->root));
+        snprintf(root, sizeof root, ", root %d",
+                 call->number ? call->root : shc_seat_global_rank(seat, call->root));
     snprintf(count, sizeof count, compares_count(kind) ? "[%llu]" : "[%llu in all]",
              (unsigned long long)call->count);
     if (kind == SHC_BARRIER || kind == SHC_CALL)

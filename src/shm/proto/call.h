@@ -13,21 +13,15 @@
  * The words of a call lie elsewhere, always in the rank's own block: they are read for messages.
  */
 
+#include "shm/base/agreed_call.h"
 #include "shm/base/status.h"
 #include "shm/proto/seat.h"
 
-/* One call, as far as the ranks must agree on it. */
-struct shc_call {
-    enum shc_op_kind kind;
-    enum shc_dtype dtype;
-    enum shc_redop redop;
-    int root;
-    uint64_t count;
-    uint32_t elem_bytes;
-    uint32_t dtype_tag;
-    uint64_t hash;   /* of all that: shc_call_settle() */
-    uint64_t agreed; /* of what ranks compare when they meet: shc_call_settle() */
-};
+/* The call that texts and tools show: a user's, of which this one is a part, or itself. */
+SHC_INLINE const struct shc_call *shc_call_shown(const struct shc_call *call)
+{
+    return SHC_UNLIKELY(call->said != NULL) ? call->said : call;
+}
 
 /* SHC_ERR_INVALID: the operation asks for what only a later version of the library knows. */
 SHC_NODISCARD enum shc_status shc_op_check_reserved(const struct shc_op *op);
@@ -40,7 +34,7 @@ void shc_call_settle(struct shc_call *call);
 
 /* The words of a record: first the call; then a seal, the sum of the epoch and of a hash of the
  * call, which shows that the words belong together; then that hash, for their writer. */
-enum { SHC_CALL_RECORD_SEAL = 3, SHC_CALL_RECORD_HASH = 4 };
+enum { SHC_CALL_RECORD_SEAL = 4, SHC_CALL_RECORD_HASH = 5 };
 
 /* Stores the words if the call differs from the one before. Cold: a training makes the same call
  * again and again. */

@@ -29,6 +29,7 @@ struct part {
     uint32_t sending, receiving;
     uint64_t blocked_since_ns, blocked_thread;
     uint32_t blocked_peer, blocked_kind, blocked_tag;
+    uint32_t over_hosts;
     uint64_t looked_ns; /* the last one: it changes all the time */
 };
 
@@ -152,6 +153,7 @@ static bool read_part(int fd, int index, struct part *part, bool *last)
         part->blocked_kind = number32(&group->block.kind);
         part->blocked_tag = number32(&group->block.tag);
         part->looked_ns = number64(&group->looked_ns);
+        part->over_hosts = number64(&group->over.id) != 0;
         good = number32(&group->state) == SHC_BOARD_MADE && number32(&group->status) == SHC_OK &&
                part->world_size >= 1 && part->world_size <= SHC_MAX_WORLD && part->rank >= 0 &&
                (uint32_t)part->rank < part->world_size;
@@ -458,7 +460,9 @@ static void call_text(const struct process *process, const struct part *part, ch
     };
     if (call.kind >= SHC_OP_KIND_COUNT || call.dtype >= SHC_DTYPE_COUNT)
         return;
-    if (root < part->world_size)
+    if (part->over_hosts)
+        call.root = (int)root;
+    else if (root < part->world_size)
         call.root = (int)global_rank_of(process, part, root);
     if (call.dtype == SHC_OPAQUE && call.count > 0)
         call.elem_bytes = (uint32_t)(number64(&record.bytes) / call.count);

@@ -35,12 +35,13 @@ void shc_seat_describe(struct shc_seat *seat, const char *description)
 static bool begin_name(const struct shc_seat *seat, int rank, struct shc_rank_name *name)
 {
     const int global_rank = shc_seat_global_rank(seat, rank);
-    if (global_rank == rank)
-        snprintf(name->text, sizeof name->text, "rank %d", rank);
-    else
+    const bool both = global_rank != rank && !seat->plain_names;
+    if (both)
         snprintf(name->text, sizeof name->text, "rank %d (rank %d of group \"%s\"", global_rank,
                  rank, shc_seat_group(seat));
-    return global_rank != rank;
+    else
+        snprintf(name->text, sizeof name->text, "rank %d", global_rank);
+    return both;
 }
 
 static void append(struct shc_rank_name *name, const char *text)

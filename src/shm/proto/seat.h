@@ -43,11 +43,13 @@ struct shc_hand_off_slot {
 struct shc_board {
     struct shc_board_group_shm *shm;
     int level; /* enum shc_board_level; SHC_BOARD_OFF: it has none */
+    int calls; /* the same for collectives; SHC_BOARD_OFF: those of a user are shown in their place (BOARD-23) */
     const struct shc_board_header_shm *header; /* of that board */
     /* The last short call whose end was read from the clock, for the calls like it (BOARD-19). */
     uint64_t short_hash;
     uint64_t short_ticks;
     uint32_t short_left; /* so many more calls in a row may be taken to last as long */
+    bool lent;           /* the part is another group's */
 };
 
 /* A cycle of waits that was seen once (proto/deadlock.h). */
@@ -73,6 +75,7 @@ struct shc_seat {
     const char *name;
     char description[SHC_GROUP_NAME_BYTES];
     shc_a32 described;
+    bool plain_names;            /* texts name ranks by their numbers in the job alone */
     const int32_t *global_ranks; /* NULL: each rank has the same number in the job */
     struct shc_board board;
     struct shc_suspicion suspicions[2]; /* of calls and of messages */

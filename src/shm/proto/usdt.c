@@ -36,6 +36,7 @@ void shc_usdt_fire_group_made(const struct shc_seat *seat)
 void shc_usdt_fire_op_begin(const struct shc_seat *seat, uint64_t epoch,
                             const struct shc_call *call)
 {
+    call = shc_call_shown(call);
     PROBE(op_begin, shc_seat_group(seat), epoch, shc_op_kind_name(call->kind),
           shc_dtype_name(call->dtype), (uint64_t)call->count);
 }
