@@ -653,6 +653,7 @@ def member(rank: int, **facts: Any) -> Member:
         slept_ns=0,
         pending=None,
         owed=Owed(0, False, 0, 0, 0, 0, 0, "send", 0),
+        over=None,
         device=None,
         device_messages=None,
         device_kept=0,
@@ -717,6 +718,24 @@ def test_a_cycle_of_one_job_hides_no_rank_that_another_job_waits_for() -> None:
         "DEADLOCK: each of these",
         "  rank 1 (0 here)",
     ]
+
+
+def test_processes_of_two_hosts_may_have_one_pid() -> None:
+    """In the dumps of two containers, say. The rank of host a waits for that of host b, which is in no call."""
+    over = board.Over(9, 2, 0, 2, (0,), 1, "")
+    here = Process(1, "", "?", "0.1.0", 2, "a")
+    waits = member(0, process=here, over=over, entered=5, left=4, waits_for=None)
+    there = dataclasses.replace(over, host=1, ranks=(1,), awaits_since_ns=None)
+    idle = member(
+        1,
+        process=dataclasses.replace(here, host="b"),
+        over=there,
+        entered=4,
+        left=4,
+        waits_for=None,
+    )
+    (culprit,) = blame.judge(gather(Snapshot(60 * 10**9, [waits, idle], [])), 5.0).culprits
+    assert (culprit.rank, culprit.waited_for_by) == (1, 1)
 
 
 def test_a_group_has_the_words_that_any_of_its_ranks_knows() -> None:

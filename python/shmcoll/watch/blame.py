@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from shmcoll.watch.board import ANY, Member
 from shmcoll.watch.groups import Group
+
+_Process = tuple[str, int]  # its host, of dumps, and its pid
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,12 +24,12 @@ class Wait:
     what: str
 
     @property
-    def waiter(self) -> int:
-        return self.group.members[self.rank].process.pid
+    def waiter(self) -> _Process:
+        return self.group.members[self.rank].process.identity
 
     @property
-    def waited_for(self) -> int | None:
-        return self.group.pid(self.peer)
+    def waited_for(self) -> _Process | None:
+        return self.group.process(self.peer)
 
     def __str__(self) -> str:
         group = self.group
@@ -63,10 +65,11 @@ def waits(groups: Sequence[Group], least_seconds: float) -> list[Wait]:
 
 
 def _call_waits(group: Group, rank: int, member: Member) -> Iterator[Wait]:
-    if member.waits_for is None or member.status:
+    since_ns = member.waits_since_ns if member.awaits_ns is None else member.awaits_ns
+    if (member.waits_for is None and member.awaits_ns is None) or member.status:
         return
     for peer in group.missing(member):
-        yield Wait(group, rank, peer, group.seconds_since(member.waits_since_ns), member.call_text)
+        yield Wait(group, rank, peer, group.seconds_since(since_ns), member.call_text)
 
 
 def _message_waits(group: Group, rank: int, member: Member) -> Iterator[Wait]:
@@ -89,19 +92,25 @@ def _device_waits(group: Group, rank: int, member: Member) -> Iterator[Wait]:
 
 def judge(groups: Sequence[Group], least_seconds: float) -> Verdict:
     """The cause of all waits that have lasted so long."""
-    edges: dict[int, list[Wait]] = defaultdict(list)
+    edges: dict[_Process, list[Wait]] = defaultdict(list)
     for wait in waits(groups, least_seconds):
         edges[wait.waiter].append(wait)
-    return Verdict(_culprits(edges), _cycle(groups, least_seconds))
+    away = {
+        member.process.identity
+        for group in groups
+        for member in group.members.values()
+        if member.awaits_ns is not None
+    }
+    return Verdict(_culprits(edges, away), _cycle(groups, least_seconds))
 
 
-def _culprits(edges: dict[int, list[Wait]]) -> list[Culprit]:
-    """The most waited for first."""
-    waiters: dict[object, set[int]] = defaultdict(set)
+def _culprits(edges: dict[_Process, list[Wait]], away: Collection[_Process]) -> list[Culprit]:
+    """The most waited for first. away: these processes wait for other hosts."""
+    waiters: dict[object, set[_Process]] = defaultdict(set)
     place: dict[object, Wait] = {}
     for start in edges:
         for wait in _reach(edges, start):
-            if wait.waited_for not in edges:
+            if wait.waited_for not in edges and wait.waited_for not in away:
                 key = wait.waited_for or (wait.group.nonce, wait.peer)
                 waiters[key].add(start)
                 place.setdefault(key, wait)
@@ -109,7 +118,7 @@ def _culprits(edges: dict[int, list[Wait]]) -> list[Culprit]:
     return sorted(found, key=lambda culprit: -culprit.waited_for_by)
 
 
-def _reach(edges: dict[int, list[Wait]], start: int) -> Iterator[Wait]:
+def _reach(edges: dict[_Process, list[Wait]], start: _Process) -> Iterator[Wait]:
     """All waits that process depends on."""
     seen, todo = {start}, [start]
     while todo:
@@ -136,12 +145,12 @@ class _Graph:
         self._groups = groups
         self._least = least_seconds
         # Where a thread of a process sleeps.
-        self._sleeps: dict[tuple[int, int], _Sleep] = {}
+        self._sleeps: dict[tuple[_Process, int], _Sleep] = {}
         for at, group in enumerate(groups):
             for rank, member in group.members.items():
                 owed = member.owed
                 if owed.thread and owed.peer != ANY and not member.status:
-                    key = member.process.pid, owed.thread
+                    key = member.process.identity, owed.thread
                     self._sleeps[key] = _Sleep(at, rank, owed.peer != 0)
 
     def member(self, sleep: _Sleep) -> Member:
@@ -185,7 +194,7 @@ class _Graph:
             return _Sleep(sleep.group, peer, False)
         if not sleep.message and other.owed.queued:
             return None
-        found = self._sleeps.get((other.process.pid, other.owed.user))
+        found = self._sleeps.get((other.process.identity, other.owed.user))
         if found is None or (sleep.message and self._has_posted(sleep, peer, found)):
             return None
         return found

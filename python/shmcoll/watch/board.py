@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import itertools
 import os
 import struct
 import time
@@ -159,6 +160,36 @@ class End:
 
 
 @dataclasses.dataclass(frozen=True)
+class Over:
+    """A group over several hosts. A board has the ranks of its own host, under numbers of their own."""
+
+    id: int  # the same on all hosts
+    hosts: int
+    host: int  # the board's
+    world_size: int  # ranks of all hosts
+    ranks: tuple[
+        int, ...
+    ]  # the group's ranks that are on this host, in the order of their numbers here
+    awaits_since_ns: int | None  # since when the call has waited for other hosts; None: it does not
+    whom: str  # these hosts, and what they are at; "": it has not waited long, or does not lead its host
+
+    def rank(self, number: int) -> int:
+        """Which rank of the group the board means; after those of its own host come all others."""
+        if number < len(self.ranks):
+            return self.ranks[number]
+        here = set(self.ranks)
+        others = (rank for rank in range(self.world_size) if rank not in here)
+        return next(itertools.islice(others, number - len(here), None), number)
+
+    def spread(self, values: Sequence[int], unknown: int) -> list[int]:
+        """The board's values of its ranks as a list of all ranks of the group."""
+        found = [unknown] * self.world_size
+        for rank, value in zip(self.ranks, values):
+            found[rank] = value
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
 class Sum:
     operations: int
     bytes: int
@@ -183,6 +214,7 @@ class Member:
     status: int  # 0, or why the group has failed
     reason: str
     found_by: int | None  # the rank that found the failure; None: it is not known
+    over: Over | None  # None: the group has one host
     end: End | None  # None: the reason is not the end of a rank, or not known as facts
     entered: int  # numbers of calls
     left: int
@@ -223,6 +255,11 @@ class Member:
         return min(found, key=lambda device: device.since_ns, default=None)
 
     @property
+    def awaits_ns(self) -> int | None:
+        """Since when its call has waited for other hosts; None: it does not."""
+        return self.over.awaits_since_ns if self.over and not self.status else None
+
+    @property
     def call_text(self) -> str:
         return str(self.call) if self.call else f"call #{self.entered}"
 
@@ -250,6 +287,11 @@ class Process:
     state: str  # the letter of /proc: R, S, D, T, t
     library: str
     level: int
+    host: str = ""  # of a dump: those of several hosts may be read together
+
+    @property
+    def identity(self) -> tuple[str, int]:
+        return self.host, self.pid
 
     @property
     def has_times(self) -> bool:
@@ -481,8 +523,11 @@ class Image:
             return None
         if not 0 <= group.rank < group.world_size:
             return None
+        over = _over(group)
         waits = group.entered != group.left and group.waits_epoch == group.entered
-        return Member(
+        if over and over.awaits_since_ns is not None:
+            waits = False  # no more for a rank of its own host
+        member = Member(
             process=self.process,
             name=printable(group.name),
             description=printable(
@@ -499,6 +544,7 @@ class Image:
             status=group.status,
             reason=printable(group.reason) if group.status else "",
             found_by=group.end.finder - 1 if 0 < group.end.finder <= group.world_size else None,
+            over=over,
             end=_end(group),
             entered=group.entered,
             left=group.left,
@@ -522,6 +568,7 @@ class Image:
             ns_per_tick=self.ns_per_tick,
             part=part,
         )
+        return _of_all_hosts(member, over) if over else member
 
     @property
     def ticks_known(self) -> int:
@@ -570,9 +617,11 @@ class Image:
         is_message = call.operation in layout.MESSAGES
         return DeviceCall(record.number, call, peer if is_message else None, tag)
 
-    def message(self, record: Record) -> Message:
+    def message(self, member: Member, record: Record) -> Message:
         kind, dtype, _, status = record.what.to_bytes(8, "little")[:4]
         peer, tag = struct.unpack("<Ii", record.peer.to_bytes(8, "little"))
+        if member.over and peer < ANY:
+            peer = member.over.rank(peer)
         return Message(
             number=record.number,
             operation=name_of(layout.OPERATIONS, kind),
@@ -612,7 +661,7 @@ class Image:
 def _steady_number(group: layout.Group) -> int:
     """Odd while one of its parts changes; each part's number is so, and all only grow."""
     parts = (group.messages.number, group.clock_number, group.device.number)
-    numbers = (*parts, group.device_messages.number)
+    numbers = (*parts, group.device_messages.number, group.over.number)
     return int(sum(numbers) * 2 + any(number % 2 for number in numbers))
 
 
@@ -627,6 +676,48 @@ def _device(device: layout.Device, world_size: int) -> Device | None:
         printable(device.call),
         printable(device.whom),
         tuple(rank for rank in range(world_size) if missing >> rank & 1),
+    )
+
+
+def _over(group: layout.Group) -> Over | None:
+    over = group.over
+    ranks = tuple(over.ranks[: group.world_size])
+    if not over.id or len(set(ranks)) < len(ranks) or max(ranks) >= over.world:
+        return None
+    awaits = group.entered != group.left and over.awaits_epoch == group.entered
+    return Over(
+        over.id,
+        over.hosts,
+        over.host,
+        over.world,
+        ranks,
+        over.awaits_since_ns if awaits else None,
+        printable(over.whom) if awaits and over.whom_epoch == group.entered else "",
+    )
+
+
+def _of_all_hosts(member: Member, over: Over) -> Member:
+    """The member with the numbers that its ranks have in the group over all hosts."""
+    end, pending, owed = member.end, member.pending, member.owed
+    if end:
+        end = dataclasses.replace(end, rank=over.rank(end.rank))
+    if pending and pending.peer is not None:
+        pending = dataclasses.replace(pending, peer=over.rank(pending.peer))
+    if owed.peer not in (0, ANY):
+        owed = dataclasses.replace(owed, peer=over.rank(owed.peer - 1) + 1)
+    return dataclasses.replace(
+        member,
+        nonce=over.id.to_bytes(8, "big") * 2,
+        rank=over.rank(member.rank),
+        world_size=over.world_size,
+        found_by=None if member.found_by is None else over.rank(member.found_by),
+        end=end,
+        waits_for=None if member.waits_for is None else over.rank(member.waits_for),
+        pending=pending,
+        owed=owed,
+        pids=over.spread(member.pids, 0),
+        global_ranks=over.spread(member.global_ranks, -1),
+        waited_ns=over.spread(member.waited_ns, 0),
     )
 
 

@@ -46,10 +46,11 @@ class Dump(Image):
         except BoardError:
             os.close(descriptor)
             raise
-        process = Process(header.pid, "", "?", printable(header.library), header.level)
+        host = printable(header.host)
+        process = Process(header.pid, "", "?", printable(header.library), header.level, host)
         super().__init__(descriptor, header, process)
         self.path = path
-        self.host = printable(header.host)
+        self.host = host
         self.job = printable(header.job)  # "": no launcher has named it
         self.written_ns: int = header.dumped_ns  # CLOCK_MONOTONIC
         self.written_unix_ns: int = header.dumped_unix_ns
@@ -76,7 +77,7 @@ class Dump(Image):
             return []
         numbers = range(max(1, newest - records[2] + 1), newest + 1)
         found = (self._record(offset, number, records) for number in numbers)
-        return [self.message(record) for record in found if record]
+        return [self.message(member, record) for record in found if record]
 
     def device_calls(self, member: Member) -> list[DeviceCall]:
         """Its calls and messages on a GPU that have ended, the oldest first; the last 128."""

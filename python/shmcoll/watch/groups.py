@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Sequence
 
-from shmcoll.watch.board import End, Member, Snapshot
+from shmcoll.watch.board import End, Member, Over, Snapshot
 
 _SECOND = 1e9
 
@@ -23,6 +24,26 @@ class Group:
     @property
     def nonce(self) -> bytes:
         return next(iter(self.members.values())).nonce
+
+    @property
+    def over(self) -> Over | None:
+        """Of a group over several hosts."""
+        return next((member.over for member in self.members.values() if member.over), None)
+
+    @property
+    def ranks(self) -> Sequence[int]:
+        """Those of the hosts that have a board here."""
+        if self.over is None:
+            return range(self.world_size)
+        return sorted({rank for m in self.members.values() if m.over for rank in m.over.ranks})
+
+    @property
+    def awaited(self) -> str | None:
+        """The other hosts that a call waits for, as far as its rank knows; None: none does."""
+        waits = [m.over for m in self.members.values() if m.over and m.awaits_ns is not None]
+        if not waits:
+            return None
+        return next((over.whom for over in waits if over.whom), "other hosts")
 
     @property
     def making(self) -> bool:
@@ -46,8 +67,8 @@ class Group:
 
     @property
     def absent(self) -> list[int]:
-        """The ranks that have no board."""
-        return [rank for rank in range(self.world_size) if rank not in self.members]
+        """The ranks of these hosts that have no board."""
+        return [rank for rank in self.ranks if rank not in self.members]
 
     def seconds_since(self, ns: int) -> float:
         return max(0.0, (self.now_ns - ns) / _SECOND)
@@ -57,6 +78,14 @@ class Group:
         if rank in self.members:
             return self.members[rank].process.pid
         return next((pid for pid in self._told(rank, "pids") if pid > 0), None)
+
+    def process(self, rank: int) -> tuple[str, int] | None:
+        """The same, with the host of dumps."""
+        near = [m for m in self.members.values() if m.over is None or rank in m.over.ranks]
+        if rank in self.members:
+            return self.members[rank].process.identity
+        known = ((m.process.host, m.pids[rank]) for m in near if rank < len(m.pids))
+        return next((each for each in known if each[1] > 0), None)
 
     def global_rank(self, rank: int) -> int | None:
         return next((known for known in self._told(rank, "global_ranks") if known >= 0), None)

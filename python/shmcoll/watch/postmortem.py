@@ -222,7 +222,7 @@ def _report_lines(index: int, report: Report) -> Iterator[str]:
     group = report.group
     absent, number = group.absent, report.difference
     state = "being made" if group.making else "failed" if group.failure else "had not failed"
-    yield f'GROUP {index} "{group.name}" · {group.world_size} ranks · {state}'
+    yield f'GROUP {index} "{group.name}" · {text.size(group)} · {state}'
     if group.failure:
         kind = board.name_of(layout.STATUSES, group.failure.status)
         yield f"  {kind}: {group.failure.reason}"
@@ -334,7 +334,7 @@ def _rank_range(group: Group, ranks: Sequence[int]) -> str:
 
 def _rank_lines(report: Report) -> Iterator[str]:
     group, plain_ranks = report.group, 0
-    for rank in range(group.world_size):
+    for rank in group.ranks:
         seat = report.seats.get(rank)
         pid = group.pid(rank)
         special = seat is None or rank in report.not_come or seat.member.pending is not None
@@ -347,6 +347,7 @@ def _rank_lines(report: Report) -> Iterator[str]:
                 yield f"          {_last_on_gpu(seat)}"
     if plain_ranks > _MOST_RANKS:
         yield f"  and {plain_ranks - _MOST_RANKS} more ranks like these"
+    yield from text.elsewhere(group)
 
 
 def _last_message(group: Group, seat: Seat) -> str:
@@ -392,7 +393,9 @@ def _what(report: Report, seat: Seat | None, rank: int) -> str:
     if member.in_call:
         said = f"in {member.call_text}"
         said += f" for {_since(now_ns, call.begin_ns)}" if call else ""
-        if member.waits_for is not None:
+        if member.awaits_ns is not None:
+            said += ", waited for other hosts"
+        elif member.waits_for is not None:
             said += f", waited for {text.ranks(group, group.missing(member))}"
     elif member.entered == 0:
         said = "no call yet"
@@ -444,6 +447,7 @@ def _report_json(report: Report) -> dict[str, object]:
         "name": group.name,
         "id": group.nonce.hex(),
         "world_size": group.world_size,
+        "over_hosts": status.over_json(group),
         "state": "making" if group.making else "failed" if failure else "made",
         "status": board.name_of(layout.STATUSES, failure.status) if failure else None,
         "reason": failure.reason if failure else None,
@@ -452,7 +456,7 @@ def _report_json(report: Report) -> dict[str, object]:
         "difference": report.difference,
         "not_come": report.not_come,
         "without_dump": group.absent,
-        "ranks": [_seat_json(report, rank) for rank in range(group.world_size)],
+        "ranks": [_seat_json(report, rank) for rank in group.ranks],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import deque
+from collections.abc import Sequence
 
 from shmcoll.watch.board import Member, Record, Snapshot, Watcher
 from shmcoll.watch.groups import Group, gather
@@ -70,18 +71,18 @@ class _Call:
 
 
 class _Arrivals:
-    """The calls of one group, of which all ranks' records were seen."""
+    """The calls of one group, of which all ranks' records were seen: of several hosts, those of the hosts that are seen."""
 
     def __init__(self) -> None:
         self.calls: deque[_Call] = deque(maxlen=_CALLS)
         self._open: dict[int, dict[int, int]] = {}  # begins by number and rank
         self._before = (0, 0)  # number and begin of the newest call
 
-    def add(self, rank: int, records: list[Record], world_size: int) -> None:
+    def add(self, rank: int, records: list[Record], count: int) -> None:
         for record in records:
             begins = self._open.setdefault(record.number, {})
             begins[rank] = record.begin
-            if len(begins) == world_size:
+            if len(begins) == count:
                 self._close(record.number, self._open.pop(record.number))
         for number in sorted(self._open)[:-_OPEN]:
             del self._open[number]
@@ -94,14 +95,13 @@ class _Arrivals:
         self.calls.append(_Call(last, rank, cost, last - self._before[1] if follows else None))
         self._before = (number, last)
 
-    def lateness(self, since: int, world_size: int) -> Lateness:
+    def lateness(self, since: int, ranks: Sequence[int]) -> Lateness:
         """Of the calls that have begun since that count of ticks."""
         calls = [call for call in self.calls if call.begin >= since]
         last = {
-            rank: sum(call.rank == rank for call in calls) / max(1, len(calls))
-            for rank in range(world_size)
+            rank: sum(call.rank == rank for call in calls) / max(1, len(calls)) for rank in ranks
         }
-        cost = dict.fromkeys(range(world_size), 0)
+        cost = dict.fromkeys(ranks, 0)
         passed = 0
         for call in calls:
             if call.passed is not None:
@@ -150,12 +150,12 @@ class Rates:
                 file, board = boards[member.process.pid]
                 key = (*file, member.part, member.begun_ns)
                 rings[key] = self._rings.get(key) or Ring(board, member.part)
-                arrived.add(member.rank, rings[key].poll(), group.world_size)
+                arrived.add(member.rank, rings[key].poll(), len(group.ranks))
             any_member = members[0]
             since = boards[any_member.process.pid][1].ticks(
                 any_member.seen_ns - round(WINDOW_S * 1e9)
             )
-            found[group.nonce] = arrived.lateness(since, group.world_size)
+            found[group.nonce] = arrived.lateness(since, group.ranks)
         self._rings, self._arrivals = rings, arrivals
         return found
 

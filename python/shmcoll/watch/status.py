@@ -73,8 +73,10 @@ def _is_late(group: Group, late: float) -> bool:
     """Late in a way that no wait of a thread shows."""
     members = group.members.values()
     devices = [each for m in members for each in (m.device, m.device_messages) if each]
+    since = [device.since_ns for device in devices if device.call]
+    since += [m.awaits_ns for m in members if m.awaits_ns is not None]
     return (group.making and group.age_seconds >= late) or any(
-        device.call and group.seconds_since(device.since_ns) >= late for device in devices
+        group.seconds_since(ns) >= late for ns in since
     )
 
 
@@ -98,7 +100,7 @@ def title(index: int, group: Group) -> str:
     age = duration(group.age_seconds)
     parts = [
         f'GROUP {index} "{group.name}"',
-        f"{group.world_size} ranks",
+        text.size(group),
         text.commands(group),
         f"being made for {age}" if group.making else f"made {age} ago",
     ]
@@ -111,8 +113,8 @@ def title(index: int, group: Group) -> str:
 def _rank_lines(group: Group) -> list[str]:
     return [
         f"  {group.name_rank(rank)}  pid {group.pid(rank) or '?'}  {_what(group, rank)}"
-        for rank in range(group.world_size)
-    ]
+        for rank in group.ranks
+    ] + text.elsewhere(group)
 
 
 def _quota_lines(group: Group, held: dict[int, Quota]) -> list[str]:
@@ -196,6 +198,9 @@ def _call_text(group: Group, member: Member) -> str:
         ago = duration(group.seconds_since(call.end_ns)) if call.end_ns else "?"
         return f"not in a call for {ago}; last {call}"
     what = member.call_text
+    if member.awaits_ns is not None:
+        waited = duration(group.seconds_since(member.awaits_ns))
+        return f"waits {waited} in {what} for other hosts"
     if member.waits_for is None:
         took = f" for {duration(group.seconds_since(call.begin_ns))}" if call else ""
         return f"in {what}{took}"
@@ -206,9 +211,14 @@ def _call_text(group: Group, member: Member) -> str:
 def group_verdict(group: Group, late: float) -> list[str]:
     if group.failure:
         return [f"  -> the group has failed: {group.failure.reason}"]
-    if _is_late(group, late) and group.absent:
+    if _is_late(group, late) and group.making and group.absent:
         return [f"  -> the group is not made: {text.ranks(group, group.absent)} has not come"]
-    return []
+    return awaited(group) if _is_late(group, late) else []
+
+
+def awaited(group: Group) -> list[str]:
+    """What is known of the hosts that the group waits for."""
+    return [] if group.awaited is None else [f"  -> it waits for {group.awaited}"]
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
@@ -261,12 +271,26 @@ def _group_json(group: Group, quotas: list[tuple[Quota, list[int]]]) -> dict[str
         "name": group.name,
         "id": group.nonce.hex(),
         "world_size": group.world_size,
+        "over_hosts": over_json(group),
         "state": "making" if group.making else "failed" if failure else "made",
         "reason": failure.reason if failure else None,
         "found_by": failure.found_by if failure else None,
         "age_s": round(group.age_seconds, 6),
         "cpu_quotas": [{**dataclasses.asdict(each), "ranks": ranks} for each, ranks in quotas],
-        "ranks": [_rank_json(group, rank) for rank in range(group.world_size)],
+        "ranks": [_rank_json(group, rank) for rank in group.ranks],
+    }
+
+
+def over_json(group: Group) -> dict[str, object] | None:
+    """About the hosts of a group over several hosts."""
+    over = group.over
+    if over is None:
+        return None
+    here = {m.over.host: list(m.over.ranks) for m in group.members.values() if m.over}
+    return {
+        "hosts": over.hosts,
+        "here": [{"host": host, "ranks": ranks} for host, ranks in sorted(here.items())],
+        "waits_for": group.awaited,
     }
 
 
@@ -296,6 +320,9 @@ def _rank_json(group: Group, rank: int) -> dict[str, object]:
         "operation": call.operation if call else None,
         "waits_s": round(group.seconds_since(member.waits_since_ns), 6) if waits else None,
         "waits_for": list(group.missing(member)) if waits else [],
+        "waits_for_other_hosts_s": None
+        if member.awaits_ns is None
+        else round(group.seconds_since(member.awaits_ns), 6),
         "pending_sends": pending.sends if pending else 0,
         "pending_receives": pending.receives if pending else 0,
         "oldest_message": None

@@ -186,6 +186,18 @@ def ranks(group: Group, some: Sequence[int]) -> str:
     return ", ".join(names) + more
 
 
+def size(group: Group) -> str:
+    """ "4 ranks", or "4 ranks on 2 hosts"."""
+    hosts = f" on {group.over.hosts} hosts" if group.over else ""
+    return f"{group.world_size} rank{'s' * (group.world_size != 1)}{hosts}"
+
+
+def elsewhere(group: Group) -> list[str]:
+    """About ranks of hosts that have no board here."""
+    count = group.world_size - len(group.ranks)
+    return [f"  and {count} rank{'s' * (count > 1)} on other hosts"] if count else []
+
+
 def absent(group: Group, rank: int) -> str:
     """About a rank without a board."""
     pid, end = group.pid(rank), group.end_of(rank)

@@ -402,7 +402,7 @@ class _Builder:
         for track in self._tracks:
             own, lanes = track.member.rank, _Lanes()
             for record in sorted(track.messages, key=lambda each: each.begin):
-                message = track.message_ring.board.message(record)
+                message = track.message_ring.board.message(track.member, record)
                 lane, is_new = lanes.take(record.begin, record.end)
                 place = self._lane_place(track, lane, is_new, lanes)
                 slice_ = self._slice(record, message, place)

@@ -57,8 +57,8 @@ def ranks(frame: Frame, width: int) -> list[Line]:
     rows: list[Row] = []
     for group in frame.groups:
         late = frame.lateness.get(group.nonce)
-        for rank in range(group.world_size):
-            name = group.name if rank == 0 else ""
+        for at, rank in enumerate(group.ranks):
+            name = group.name if at == 0 else ""
             rows.append([(name, "bold"), *_rank_cells(frame, group, rank, late)])
     return layout(_RANKS, rows, width)
 
@@ -136,6 +136,8 @@ def _rates(rate: Rate | None) -> list[Span]:
 
 def _waits_for(group: Group, member: Member) -> Span:
     found: list[int] = []
+    if member.awaits_ns is not None:
+        return "hosts", _WAITS
     if member.waits_for is not None and not member.status:
         found = list(group.missing(member))
     elif member.sleeps_in_message and member.owed.peer != ANY:
@@ -235,12 +237,12 @@ def waits(frame: Frame, width: int) -> list[Line]:
     """For each group, how long each rank has slept for each other one."""
     lines: list[Line] = []
     for group in frame.groups:
-        totals = [
-            sum(each.waited_ns[rank] for each in group.members.values())
-            for rank in range(group.world_size)
-        ]
+        totals = {
+            rank: sum(each.waited_ns[rank] for each in group.members.values())
+            for rank in group.ranks
+        }
         room = max(1, (width - 6) // 10)
-        most = sorted(range(group.world_size), key=lambda rank: -totals[rank])[:room]
+        most = sorted(group.ranks, key=lambda rank: -totals[rank])[:room]
         columns = [Column("RANK", right=True)]
         columns += [Column(f"for {_rank(group, rank)}", right=True) for rank in sorted(most)]
         rows: list[Row] = []
@@ -314,11 +316,12 @@ def _group_json(frame: Frame, group: Group) -> dict[str, object]:
         "name": group.name,
         "id": group.nonce.hex(),
         "world_size": group.world_size,
+        "over_hosts": status.over_json(group),
         "state": "making" if group.making else "failed" if failure else "made",
         "reason": failure.reason if failure else None,
         "calls_compared": late.calls if late else 0,
         "straggler": late.straggler if late else None,
-        "ranks": [_rank_json(frame, group, rank, late) for rank in range(group.world_size)],
+        "ranks": [_rank_json(frame, group, rank, late) for rank in group.ranks],
     }
 
 
