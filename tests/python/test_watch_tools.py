@@ -36,7 +36,7 @@ from shmcoll.watch.rates import Frame, Lateness, Rate
 from shmcoll.watch.rings import Ring
 from shmcoll.watch.table import Line, plain
 import terminal
-from tools import run_and_look_at_modules
+from tools import await_groups, run_and_look_at_modules
 from test_status import foreign_board, release, wait_for_release
 
 pytestmark = pytest.mark.timeout(300)  # of a machine that is busy
@@ -82,6 +82,7 @@ def observed(
 
 def trace_until(what: str, pids: list[int], file: Path) -> tuple[str, Any]:
     """Traces until the file has 20 of them. Returns what the tool said, and the file."""
+    await_groups(pids)
     deadline = time.monotonic() + LIMIT_S
     while True:
         said = tool("trace", "-s", "0.5", "-o", file, *pids)
@@ -208,6 +209,7 @@ def test_the_rank_that_sleeps_before_each_call_is_named(tmp_path: Path) -> None:
 
     def look(run: Run) -> None:
         pids = list(run.pids.values())
+        await_groups(pids)
         deadline = time.monotonic() + LIMIT_S
         while True:
             said = json.loads(tool("top", "--once", "--json", "-d", "0.3", *pids))
@@ -334,11 +336,8 @@ def test_torch_shows_the_same_calls_at_the_same_times(tmp_path: Path) -> None:
         file = tmp_path / "t.json"
         words = ["trace", "-s", "60", "-o", file, "--join", tmp_path / "0.json"]
         words += ["--join", tmp_path / "1.json", *run.pids.values()]
+        await_groups(run.pids.values())
         deadline = time.monotonic() + LIMIT_S
-        while subprocess.run(
-            [*TOOL, "status", *map(str, run.pids.values())], capture_output=True, check=False
-        ).returncode:
-            assert time.monotonic() < deadline
         with subprocess.Popen(
             [*TOOL, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         ) as tracer:
@@ -393,11 +392,10 @@ def test_no_record_is_torn_while_ranks_run_as_fast_as_they_can(tmp_path: Path) -
 
     def look(run: Run) -> None:
         pids = list(run.pids.values())
+        await_groups(pids)
         deadline = time.monotonic() + LIMIT_S
         with Watcher(pids) as watcher:
-            while len(members := watcher.look().members) < 2 or any(m.making for m in members):
-                assert time.monotonic() < deadline
-                watcher.scan()
+            watcher.scan()
             rings = [
                 Ring(watcher.boards[key], 0, from_start=True) for key in sorted(watcher.boards)
             ]
@@ -541,8 +539,9 @@ def test_without_times_there_are_none(tmp_path: Path) -> None:
 
     def look(run: Run) -> None:
         pids = list(run.pids.values())
+        await_groups(pids)
         deadline = time.monotonic() + LIMIT_S
-        while not (said := tool_until_seen(pids)) or not said["ranks"][0]["operations_per_s"]:
+        while not (said := first_group(pids))["ranks"][0]["operations_per_s"]:
             assert time.monotonic() < deadline
         for each in said["ranks"]:
             assert each["in_call_s"] is each["share_in_calls"] is each["last_share"] is None
@@ -558,17 +557,8 @@ def test_without_times_there_are_none(tmp_path: Path) -> None:
         found = parse(file.read_text())
         assert values(found, "shmcoll_ops_total") and not values(found, "shmcoll_seconds_total")
 
-    def tool_until_seen(pids: list[int]) -> Any:
-        environment = dict(os.environ)
-        done = subprocess.run(
-            [*TOOL, "top", "--once", "--json", "-d", "0.2", *map(str, pids)],
-            capture_output=True,
-            text=True,
-            check=False,
-            env=environment,
-        )
-        groups = json.loads(done.stdout)["groups"]
-        return groups[0] if done.returncode == 0 and groups else None
+    def first_group(pids: list[int]) -> Any:
+        return json.loads(tool("top", "--once", "--json", "-d", "0.2", *pids))["groups"][0]
 
     observed(2, body, look, env={"SHMCOLL_BOARD": "counts"})
 
