@@ -1036,6 +1036,7 @@ def test_a_death_ends_a_message_and_is_named() -> None:
 
 def left_early(rank: Rank, cuda: Any, act: Callable[[], None], timeout: float = 20) -> str:
     """Rank 0 shuts down while an operation waits for rank 1, which acts: what rank 0 is told."""
+    rank.sync()  # the time-out is the rendezvous's, too
     rank.init(timeout=seconds(timeout))
     meet(rank, cuda)
     t = gpu(torch.full((4,), 2.0))

@@ -70,6 +70,7 @@ def fails(rank: Rank, call: Any) -> str:
 
 def late(rank: Rank) -> str:
     """Rank 1 makes its last call when the others have given up."""
+    rank.sync()  # the time-out is the rendezvous's, too
     rank.init(timeout=seconds(1))
     pair = dist.new_group([1, 2], group_desc="pair")
     tensor = torch.ones(1000, dtype=torch.float64)
@@ -356,6 +357,7 @@ def test_many_groups_that_fail_are_written_once_each(tmp_path: Path) -> None:
 
 def message_that_nobody_takes(rank: Rank) -> str:
     """Two messages arrive, one in each direction; then ranks 0 and 2 of three use different tags."""
+    rank.sync()  # the time-out is the rendezvous's, too
     rank.init(timeout=seconds(1))
     dist.new_group([1, 2], group_desc="pair")
     tensor = torch.ones(1 << 18)

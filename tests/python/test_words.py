@@ -138,6 +138,7 @@ def test_an_error_names_the_rank_of_the_job_first(
     body: Callable[[Rank, Any], None], words: list[str]
 ) -> None:
     def ranks(mine: Rank) -> str:
+        mine.sync()  # the time-out is the rendezvous's, too
         group = mine.group("mixed", timeout=1.0, members=MEMBERS)
         group.barrier().wait()
         try:
@@ -232,9 +233,10 @@ def test_one_rank_says_for_all_that_a_rank_is_late() -> None:
 
     def body(mine: Rank) -> int:
         told: list[str] = []
-        shmcoll.on_late(told.append)
         mine.init()
         dist.barrier()
+        mine.sync()
+        shmcoll.on_late(told.append)  # now: on a busy machine a rank is late at the rendezvous
         mine.sync()
         if mine.rank == 7:
             time.sleep(3.2 * late)
@@ -298,8 +300,9 @@ def test_one_rank_says_for_all_that_messages_of_a_rank_are_late() -> None:
 
     def body(mine: Rank) -> int:
         told: list[str] = []
-        shmcoll.on_late(told.append)
         group = mine.group("mixed", members=MEMBERS)
+        mine.sync()
+        shmcoll.on_late(told.append)  # now: on a busy machine a rank is late at the rendezvous
         mine.sync()
         if mine.rank == 0:
             time.sleep(3.2 * late)
@@ -312,6 +315,7 @@ def test_one_rank_says_for_all_that_messages_of_a_rank_are_late() -> None:
 
     found = outcomes(3, body, env={"SHMCOLL_LATE_MS": str(int(late * 1000))})
     lines = [line for each in found for line in each.output.splitlines() if "has waited" in line]
+    lines = [line for line in lines if "at the rendezvous" not in line]  # of a busy machine
     # After one and two periods, and once more where a rank began to wait much later than the other.
     assert 1 <= len(lines) <= 3, lines
     for line in lines:
