@@ -193,8 +193,11 @@ assert set(shmcoll.__all__) <= set(dir(shmcoll)) and not hasattr(shmcoll, "torch
 
 def test_an_import_loads_neither_torch_nor_the_library(site: Site) -> None:
     site.link()
-    said = succeed(site.python(LAZY + "print(seconds)", PYTHONDONTWRITEBYTECODE="1"))
-    assert float(said) < 0.03, f"import shmcoll took {said.strip()} s"
+    # The least of several: a busy machine adds to a process's CPU time what it is interrupted for.
+    said = [
+        succeed(site.python(LAZY + "print(seconds)", PYTHONDONTWRITEBYTECODE="1")) for _ in "1234"
+    ]
+    assert min(map(float, said)) < 0.03, f"import shmcoll took {said} s"
 
 
 # A torch that never asks for entry points: the import alone has to do it.
