@@ -148,6 +148,7 @@ TEST(RendezvousStop, OfWhoHasDecidedHoldsNobodyUp)
 struct Silent {
     shc_store inner;
     std::string key_part;
+    uint64_t for_ns = UINT64_MAX; // or for so long each
     std::atomic<bool> silent{true};
     std::atomic<int> standing{0}, references{0};
 
@@ -157,7 +158,8 @@ struct Silent {
         if (!silent || strstr(key, key_part.c_str()) == nullptr)
             return;
         standing++;
-        while (silent)
+        const uint64_t begun_ns = shc_clock_ns();
+        while (silent && shc_clock_ns() - begun_ns < for_ns)
             usleep(200);
         standing--;
     }
@@ -295,6 +297,22 @@ TEST(SilentStore, DoesNotKeepAnInterruptWaiting)
             EXPECT_EQ(made.status, SHC_ERR_INTERRUPTED) << made.text;
             EXPECT_LT(took_ns, SHC_NS_PER_S) << "promised: 200 ms";
             silent.end();
+        },
+        without_group());
+}
+
+// On a busy machine, say. The time-out comes while an answer is awaited.
+TEST(SlowStore, IsNotBlamedForARankThatDoesNotCome)
+{
+    run_ranks(
+        Mode::kOneMapping, 1,
+        [](Rank &rank) {
+            Silent slow = {rank.store, "h/1", 500 * SHC_NS_PER_MS};
+            Made made = make(config_of(0, 2, slow.view(true), 800 * SHC_NS_PER_MS));
+            EXPECT_EQ(made.status, SHC_ERR_TIMEOUT) << made.text;
+            EXPECT_EQ(slow.standing, 1);
+            expect_has(made.text, "waiting for rank 1 (has not come)");
+            slow.end();
         },
         without_group());
 }

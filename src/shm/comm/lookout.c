@@ -182,7 +182,7 @@ bool shc_rendezvous_is_told(const struct shc_rendezvous *m)
  * 0 in any case. */
 static bool has_answered(struct shc_rendezvous *m, int rank)
 {
-    return rank == 0 || !m->seated || shc_rendezvous_is_seated(m, rank) ||
+    return rank == 0 || !m->seated || shc_rendezvous_is_seated(m, rank) || m->asked_ns != 0 ||
            shc_rendezvous_has_verdict(m, m->attempt, rank);
 }
 
@@ -193,8 +193,8 @@ static bool has_come(struct shc_rendezvous *m, int rank, char *elsewhere, size_t
     struct shc_join join;
     bool there = false;
     elsewhere[0] = '\0';
-    if (m->known[rank])
-        return true;
+    if (m->known[rank] || m->asked_ns != 0) /* one call of the store at a time */
+        return m->known[rank];
     if (shc_rendezvous_get_join(m, rank, &join, &there) != SHC_OK || !there)
         return false;
     if (has_our_list(m, &join))
@@ -255,11 +255,19 @@ void shc_rendezvous_store_text(const struct shc_rendezvous *m, char *text, size_
 
 /* ---- the clock ---- */
 
+/* Is it the store that keeps this rank waiting? On a busy machine each answer takes a while. */
+static bool is_store_silent(const struct shc_rendezvous *m, uint64_t now_ns)
+{
+    const uint64_t silent_ns = now_ns - m->asked_ns;
+    return m->asked_ns != 0 &&
+           (silent_ns >= SHC_NS_PER_S || 2 * silent_ns >= now_ns - m->lateness.begun_ns);
+}
+
 static enum shc_status time_is_up(struct shc_rendezvous *m, uint64_t now_ns)
 {
     const double waited_s = shc_lateness_seconds(&m->lateness, now_ns);
     char text[512] = "";
-    if (m->asking) {
+    if (is_store_silent(m, now_ns)) {
         shc_rendezvous_store_text(m, text, sizeof text);
         return shc_fail(SHC_ERR_TIMEOUT,
                         "%s: " SHC_TIMED_OUT "%.1f s at the rendezvous: the store%s "
@@ -282,7 +290,7 @@ static void say_late(struct shc_rendezvous *m, uint64_t now_ns)
 {
     const double waited_s = shc_lateness_seconds(&m->lateness, now_ns);
     char text[512] = "";
-    if (m->asking) {
+    if (is_store_silent(m, now_ns)) {
         shc_rendezvous_store_text(m, text, sizeof text);
         shc_log_late(true,
                      "%s " SHC_HAS_WAITED " at the rendezvous, and the store%s does not answer",
@@ -314,6 +322,7 @@ enum shc_status shc_rendezvous_look_at_clock(struct shc_rendezvous *m)
 
 enum shc_status shc_rendezvous_await_answer(struct shc_rendezvous *m)
 {
+    const uint64_t asked_ns = shc_clock_ns();
     while (!shc_store_thread_await(m->thread, LOOK_NS)) {
         if (m->grace_ns != 0) {
             if (shc_clock_ns() < m->grace_ns)
@@ -324,9 +333,9 @@ enum shc_status shc_rendezvous_await_answer(struct shc_rendezvous *m)
         if (shc_rendezvous_is_told(m)) /* shc_rendezvous_give_up() makes a success of it */
             return shc_fail(SHC_ERR_STORE, "%s: made without the store's answer",
                             shc_seat_member_name(m->seat, m->seat->rank).text);
-        m->asking = true;
+        m->asked_ns = asked_ns;
         enum shc_status st = shc_rendezvous_look_at_clock(m);
-        m->asking = false;
+        m->asked_ns = 0;
         SHC_TRY(st);
     }
     return SHC_OK;

@@ -45,7 +45,7 @@ struct shc_rendezvous {
     struct shc_store_call own;       /* then this one */
     bool greeted;                    /* this rank waits, in its generation */
     bool outsiders;                  /* the keys of such ranks are looked at */
-    bool asking;                     /* an answer of the store is awaited */
+    uint64_t asked_ns;               /* an answer of the store is awaited, since then; 0: none is */
     bool silent;                     /* the store did not answer in time: it is not asked again */
     uint64_t grace_ns;  /* not 0: answers are awaited for that long, without looking around */
     uint64_t looked_ns; /* around */
