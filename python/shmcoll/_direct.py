@@ -92,7 +92,7 @@ class Direct:
         if is_dynamo_compiling():
             _graph.all_gather_into(output, input, self._known())
         elif not self._all_gather_into(output, input):
-            dist.all_gather_into_tensor(output, input, self._known())
+            _graph.TORCHS_ALL_GATHER(output, input, self._known())
 
     def reduce_scatter_into(
         self, output: torch.Tensor, input: torch.Tensor, op: Any = _SUM
@@ -101,7 +101,7 @@ class Direct:
         if is_dynamo_compiling():
             _graph.reduce_scatter_into(output, input, op, self._known())
         elif not self._reduce_scatter_into(output, input, op):
-            dist.reduce_scatter_tensor(output, input, op, self._known())
+            _graph.TORCHS_REDUCE_SCATTER(output, input, op, self._known())
 
     def all_to_all(self, output: torch.Tensor, input: torch.Tensor) -> None:
         """As ``shmcoll.all_to_all``."""
@@ -229,7 +229,7 @@ def all_gather_into(
     if is_dynamo_compiling():
         _graph.all_gather_into(output, input, group)
     elif not direct(group)._all_gather_into(output, input):
-        dist.all_gather_into_tensor(output, input, group)
+        _graph.TORCHS_ALL_GATHER(output, input, group)
 
 
 def reduce_scatter_into(
@@ -251,7 +251,7 @@ def reduce_scatter_into(
     if is_dynamo_compiling():
         _graph.reduce_scatter_into(output, input, op, group)
     elif not direct(group)._reduce_scatter_into(output, input, op):
-        dist.reduce_scatter_tensor(output, input, op, group)
+        _graph.TORCHS_REDUCE_SCATTER(output, input, op, group)
 
 
 def all_to_all(

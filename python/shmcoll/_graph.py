@@ -19,6 +19,10 @@ _OPERATORS: Any = torch.ops.shmcoll
 _NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 _TEXTS: dict[Any, str] = {getattr(dist.ReduceOp, name): name.lower() for name in _NAMES}
 
+# Newer torches warn in each call of the older name.
+TORCHS_ALL_GATHER: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+TORCHS_REDUCE_SCATTER: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
 with torch.inference_mode(False):
     # Each operator says that it writes to it, so they keep their order.
     _ORDER = torch.zeros(1, dtype=torch.uint8, device="cpu")
@@ -64,16 +68,16 @@ def all_gather_into(output: torch.Tensor, input: torch.Tensor, group: Any) -> No
     if _HAS_OPERATORS:
         _OPERATORS.all_gather_into_(output, input, _ORDER, _name(group))
     else:
-        dist.all_gather_into_tensor(output, input, group)
+        TORCHS_ALL_GATHER(output, input, group)
 
 
 def reduce_scatter_into(output: torch.Tensor, input: torch.Tensor, op: Any, group: Any) -> None:
     if not _is_plain(op):
-        _outside(dist.reduce_scatter_tensor, output, input, op, group)
+        _outside(TORCHS_REDUCE_SCATTER, output, input, op, group)
     elif _HAS_OPERATORS:
         _OPERATORS.reduce_scatter_into_(output, input, _ORDER, _TEXTS[op], _name(group))
     else:
-        dist.reduce_scatter_tensor(output, input, op, group)
+        TORCHS_REDUCE_SCATTER(output, input, op, group)
 
 
 def all_to_all(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -502,6 +503,25 @@ def test_torch_compile_has_one_graph_and_the_same_results(backend: str) -> None:
     names = ["all_reduce_", "all_reduce_", "barrier_", *moves, "all_reduce_", "barrier_"]
     for operators in found if backend == "aot_eager" else ():
         assert len(operators) >= 9 and operators == names * (len(operators) // 9)
+
+
+@pytest.mark.parametrize("backend", ["shmcoll", "gloo"])
+def test_a_call_that_torch_makes_warns_of_nothing(backend: str) -> None:
+    def body(rank: Rank) -> list[list[float]]:
+        rank.init(backend)
+        comm = shmcoll.direct()
+        mine = torch.full((2,), rank.rank + 1.0, requires_grad=backend == "shmcoll")
+        found = [torch.zeros(n) for n in (4, 4, 1, 1)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            comm.all_gather_into(found[0], mine)
+            shmcoll.all_gather_into(found[1], mine)
+            comm.reduce_scatter_into(found[2], mine)
+            shmcoll.reduce_scatter_into(found[3], mine)
+        return [t.tolist() for t in found]
+
+    assert run(2, body) == [[[1.0, 1.0, 2.0, 2.0]] * 2 + [[3.0]] * 2] * 2
+
 
 
 @pytest.mark.timeout(300)
