@@ -21,6 +21,7 @@ using Tensors = std::vector<at::Tensor>;
 
 BackendPtr backendFor(const at::Tensor &tensor, const std::string &group)
 {
+    TORCH_CHECK_TYPE(tensor.defined(), "shmcoll: None is no tensor");
     return c10d::resolve_process_group(group)->getBackend(tensor.device().type());
 }
 
@@ -43,6 +44,12 @@ c10d::ReduceOp reductionOf(const std::string &text)
     return found->second;
 }
 
+// The reductions of a complex number that are those of its two parts.
+bool isOfParts(const c10d::ReduceOp &op)
+{
+    return op == c10d::ReduceOp::SUM || op == c10d::ReduceOp::AVG;
+}
+
 // torch.distributed sees complex numbers as pairs of real ones, too.
 at::Tensor asReal(const at::Tensor &tensor)
 {
@@ -62,6 +69,8 @@ void allReduce(at::Tensor &tensor, at::Tensor & /*order*/, const std::string &op
 {
     auto options = synchronous<c10d::AllreduceOptions>();
     options.reduceOp = reductionOf(op);
+    TORCH_CHECK_VALUE(!tensor.is_complex() || isOfParts(options.reduceOp), // as torch.distributed
+                      "shmcoll: all_reduce: ", op, " of complex numbers does not exist");
     Tensors list{asReal(tensor)};
     finish(backendFor(tensor, group)->allreduce(list, options));
 }
@@ -86,7 +95,8 @@ void reduceScatter(at::Tensor &output, const at::Tensor &input, at::Tensor & /*o
 {
     auto options = synchronous<c10d::ReduceScatterOptions>();
     options.reduceOp = reductionOf(op);
-    at::Tensor out = asReal(output), in = asReal(input);
+    const bool ofParts = isOfParts(options.reduceOp);
+    at::Tensor out = ofParts ? asReal(output) : output, in = ofParts ? asReal(input) : input;
     finish(backendFor(in, group)->_reduce_scatter_base(out, in, options));
 }
 

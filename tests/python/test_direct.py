@@ -505,6 +505,40 @@ def test_torch_compile_has_one_graph_and_the_same_results(backend: str) -> None:
         assert len(operators) >= 9 and operators == names * (len(operators) // 9)
 
 
+def test_a_graph_reduces_complex_numbers_as_torch_does() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        comm = shmcoll.direct()
+        start = torch.tensor([1 + 2j, 3 - 1j]) * (rank.rank + 1j)
+
+        def scattered(t: torch.Tensor, op: Any) -> torch.Tensor:
+            part = torch.empty_like(t[:1])
+            comm.reduce_scatter_into(part, t, op)
+            return part
+
+        def reduced(t: torch.Tensor, op: Any) -> torch.Tensor:
+            t = t + 0
+            comm.all_reduce(t, op)
+            return t
+
+        for step in (scattered, reduced):
+            compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+            for op in (Op.SUM, Op.AVG, Op.PRODUCT, Op.MAX, Op.BAND):
+                try:
+                    want = step(start, op)
+                except (TypeError, ValueError) as error:
+                    with pytest.raises(type(error)):
+                        compiled(start, op)
+                else:
+                    assert torch.equal(compiled(start, op), want), op
+        if rank.rank == 0:
+            with pytest.raises(TypeError, match="None is no tensor"):
+                torch.ops.shmcoll.all_gather_into_(start, None, shmcoll._graph._ORDER, "0")
+
+    run(2, body)
+
+
+
 @pytest.mark.parametrize("backend", ["shmcoll", "gloo"])
 def test_a_call_that_torch_makes_warns_of_nothing(backend: str) -> None:
     def body(rank: Rank) -> list[list[float]]:
@@ -521,7 +555,6 @@ def test_a_call_that_torch_makes_warns_of_nothing(backend: str) -> None:
         return [t.tolist() for t in found]
 
     assert run(2, body) == [[[1.0, 1.0, 2.0, 2.0]] * 2 + [[3.0]] * 2] * 2
-
 
 
 @pytest.mark.timeout(300)
