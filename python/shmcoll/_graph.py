@@ -16,6 +16,7 @@ from shmcoll import _glue, _load
 
 _HAS_OPERATORS = not _load.is_python(_glue.glue)
 _OPERATORS: Any = torch.ops.shmcoll
+_AUTOGRAD: Any = torch.autograd
 _NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 _TEXTS: dict[Any, str] = {getattr(dist.ReduceOp, name): name.lower() for name in _NAMES}
 
@@ -47,11 +48,22 @@ def _is_plain(op: Any) -> bool:
     return isinstance(op, dist.ReduceOp.RedOpType) and op in _TEXTS
 
 
+def _store(tensor: torch.Tensor, result: torch.Tensor) -> None:
+    """Puts what an operator has written where the caller wants it."""
+    if tensor.requires_grad:  # autograd knows nothing of the call, as in torch.distributed
+        with torch.no_grad(), _AUTOGRAD._unsafe_preserve_version_counter(tensor):
+            tensor.copy_(result)
+    else:
+        tensor.copy_(result)
+
+
 def all_reduce(tensor: torch.Tensor, op: Any, group: Any) -> None:
     if not _is_plain(op):
         _outside(dist.all_reduce, tensor, op, group)  # a factor, or an error
     elif _HAS_OPERATORS:
-        _OPERATORS.all_reduce_(tensor, _ORDER, _TEXTS[op], _name(group))
+        own = torch.empty_like(tensor)
+        _OPERATORS.all_reduce_(own, tensor, _ORDER, _TEXTS[op], _name(group))
+        _store(tensor, own)
     else:
         dist.all_reduce(tensor, op, group)
 
@@ -59,14 +71,18 @@ def all_reduce(tensor: torch.Tensor, op: Any, group: Any) -> None:
 def broadcast(tensor: torch.Tensor, src: int, group: Any) -> None:
     if _HAS_OPERATORS:
         root = dist.get_process_group_ranks(group).index(src)
-        _OPERATORS.broadcast_(tensor, _ORDER, root, _name(group))
+        own = torch.empty_like(tensor)
+        _OPERATORS.broadcast_(own, tensor, _ORDER, root, _name(group))
+        _store(tensor, own)
     else:
         dist.broadcast(tensor, src, group)
 
 
 def all_gather_into(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
     if _HAS_OPERATORS:
-        _OPERATORS.all_gather_into_(output, input, _ORDER, _name(group))
+        own = torch.empty_like(output)
+        _OPERATORS.all_gather_into_(own, input, _ORDER, _name(group))
+        _store(output, own)
     else:
         TORCHS_ALL_GATHER(output, input, group)
 
@@ -75,14 +91,18 @@ def reduce_scatter_into(output: torch.Tensor, input: torch.Tensor, op: Any, grou
     if not _is_plain(op):
         _outside(TORCHS_REDUCE_SCATTER, output, input, op, group)
     elif _HAS_OPERATORS:
-        _OPERATORS.reduce_scatter_into_(output, input, _ORDER, _TEXTS[op], _name(group))
+        own = torch.empty_like(output)
+        _OPERATORS.reduce_scatter_into_(own, input, _ORDER, _TEXTS[op], _name(group))
+        _store(output, own)
     else:
         TORCHS_REDUCE_SCATTER(output, input, op, group)
 
 
 def all_to_all(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
     if _HAS_OPERATORS:
-        _OPERATORS.all_to_all_(output, input, _ORDER, _name(group))
+        own = torch.empty_like(output)
+        _OPERATORS.all_to_all_(own, input, _ORDER, _name(group))
+        _store(output, own)
     else:
         dist.all_to_all_single(output, input, group=group)
 

@@ -6,6 +6,10 @@
 // Each says that it writes to `order`, a tensor of the process that holds nothing. So to the compiler each
 // depends on the one before: none is left out, and they run in the order of the program, on every rank,
 // even if the ranks' graphs differ in what lies between.
+//
+// What else an operator writes to is a new tensor, from which Dynamo's graph copies. Inductor (torch 2.13,
+// sizes that are not fixed) lets an operator write elsewhere if it should write to a part of a tensor: it
+// forgets where the part begins. A compiler leaves out the copy where it can.
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
@@ -64,23 +68,30 @@ Options synchronous()
     return options;
 }
 
-void allReduce(at::Tensor &tensor, at::Tensor & /*order*/, const std::string &op,
-               const std::string &group)
+// Reduces in the output: the input may be a part of a larger tensor, and stays.
+void allReduce(at::Tensor &output, const at::Tensor &input, at::Tensor & /*order*/,
+               const std::string &op, const std::string &group)
 {
     auto options = synchronous<c10d::AllreduceOptions>();
     options.reduceOp = reductionOf(op);
-    TORCH_CHECK_VALUE(!tensor.is_complex() || isOfParts(options.reduceOp), // as torch.distributed
+    TORCH_CHECK_VALUE(!input.is_complex() || isOfParts(options.reduceOp), // as torch.distributed
                       "shmcoll: all_reduce: ", op, " of complex numbers does not exist");
-    Tensors list{asReal(tensor)};
-    finish(backendFor(tensor, group)->allreduce(list, options));
+    const auto backend = backendFor(input, group);
+    output.copy_(input);
+    Tensors list{asReal(output)};
+    finish(backend->allreduce(list, options));
 }
 
-void broadcast(at::Tensor &tensor, at::Tensor & /*order*/, int64_t root, const std::string &group)
+void broadcast(at::Tensor &output, const at::Tensor &input, at::Tensor & /*order*/, int64_t root,
+               const std::string &group)
 {
     auto options = synchronous<c10d::BroadcastOptions>();
     options.rootRank = root;
-    Tensors list{asReal(tensor)};
-    finish(backendFor(tensor, group)->broadcast(list, options));
+    const auto backend = backendFor(input, group);
+    if (backend->getRank() == root)
+        output.copy_(input);
+    Tensors list{asReal(output)};
+    finish(backend->broadcast(list, options));
 }
 
 void allGather(at::Tensor &output, const at::Tensor &input, at::Tensor & /*order*/,
@@ -116,11 +127,12 @@ void barrier(at::Tensor & /*order*/, const std::string &group)
 }
 
 // What torch runs to learn the shapes of a graph: all stay.
-void allReduceShapes(at::Tensor &, at::Tensor &, const std::string &, const std::string &) {}
-void broadcastShapes(at::Tensor &, at::Tensor &, int64_t, const std::string &) {}
 void moveShapes(at::Tensor &, const at::Tensor &, at::Tensor &, const std::string &) {}
-void reduceScatterShapes(at::Tensor &, const at::Tensor &, at::Tensor &, const std::string &,
-                         const std::string &)
+void broadcastShapes(at::Tensor &, const at::Tensor &, at::Tensor &, int64_t, const std::string &)
+{
+}
+void reduceShapes(at::Tensor &, const at::Tensor &, at::Tensor &, const std::string &,
+                  const std::string &)
 {
 }
 void barrierShapes(at::Tensor &, const std::string &) {}
@@ -129,14 +141,13 @@ void barrierShapes(at::Tensor &, const std::string &) {}
 
 TORCH_LIBRARY_FRAGMENT(shmcoll, m)
 {
-    const std::string one = "(Tensor(a!) tensor, Tensor(b!) order, ";
-    const std::string two = "(Tensor(a!) output, Tensor input, Tensor(b!) order, ";
+    const std::string tensors = "(Tensor(a!) output, Tensor input, Tensor(b!) order, ";
     const std::string group = "str group_name) -> ()";
-    m.def(("all_reduce_" + one + "str op, " + group).c_str());
-    m.def(("broadcast_" + one + "int root, " + group).c_str());
-    m.def(("all_gather_into_" + two + group).c_str());
-    m.def(("reduce_scatter_into_" + two + "str op, " + group).c_str());
-    m.def(("all_to_all_" + two + group).c_str());
+    m.def(("all_reduce_" + tensors + "str op, " + group).c_str());
+    m.def(("broadcast_" + tensors + "int root, " + group).c_str());
+    m.def(("all_gather_into_" + tensors + group).c_str());
+    m.def(("reduce_scatter_into_" + tensors + "str op, " + group).c_str());
+    m.def(("all_to_all_" + tensors + group).c_str());
     m.def(("barrier_(Tensor(a!) order, " + group).c_str());
 }
 
@@ -152,10 +163,10 @@ TORCH_LIBRARY_IMPL(shmcoll, CompositeExplicitAutograd, m)
 
 TORCH_LIBRARY_IMPL(shmcoll, Meta, m)
 {
-    m.impl("all_reduce_", allReduceShapes);
+    m.impl("all_reduce_", reduceShapes);
     m.impl("broadcast_", broadcastShapes);
     m.impl("all_gather_into_", moveShapes);
-    m.impl("reduce_scatter_into_", reduceScatterShapes);
+    m.impl("reduce_scatter_into_", reduceShapes);
     m.impl("all_to_all_", moveShapes);
     m.impl("barrier_", barrierShapes);
 }

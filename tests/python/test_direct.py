@@ -505,6 +505,99 @@ def test_torch_compile_has_one_graph_and_the_same_results(backend: str) -> None:
         assert len(operators) >= 9 and operators == names * (len(operators) // 9)
 
 
+def in_views(comm: Any) -> Callable[[torch.Tensor], Any]:
+    """A function whose direct calls write to parts of tensors; it begins where the sizes of the input say."""
+
+    def step(t: torch.Tensor) -> Any:
+        rows = torch.zeros(3, *t.shape)
+        for i in range(3):
+            rows[i] = t * i
+            comm.all_reduce(rows[i])
+        left, right = rows[0].chunk(2, dim=1)
+        comm.broadcast(left, 1)
+        comm.all_to_all(right, t[:, t.shape[1] // 2 :])
+        both = torch.zeros(4 * t.shape[0], t.shape[1])
+        comm.all_gather_into(both[t.shape[0] : 3 * t.shape[0]], t)
+        comm.reduce_scatter_into(t[1:], both[: 2 * (t.shape[0] - 1)])
+        shmcoll.all_gather_into(everyone := t.new_zeros(2 * t.shape[0], t.shape[1]), t)
+        copy = everyone[1:].clone()
+        comm.all_reduce(copy)
+        comm.all_reduce(everyone[1:])
+        return rows, both, everyone, copy
+
+    return step
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+def test_a_graph_has_the_gradients_that_it_has_without_a_compiler(backend: str) -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        comm = shmcoll.direct()
+
+        def saved(w: torch.Tensor) -> torch.Tensor:
+            o = w.exp()
+            comm.all_reduce(o)  # autograd keeps it for exp
+            return (o * w).sum()
+
+        def part(w: torch.Tensor) -> torch.Tensor:
+            o = w * (rank.rank + 1)
+            comm.broadcast(o[1:], 1)
+            return (o * o).sum()
+
+        def leaf(w: torch.Tensor) -> torch.Tensor:
+            comm.all_reduce(w)
+            return (w * w).sum()
+
+        def gathered(w: torch.Tensor) -> torch.Tensor:
+            o = torch.zeros(6)
+            comm.all_gather_into(o, w.sin())
+            return (o * torch.cat([w, w])).sum()
+
+        for step in (saved, part, leaf, gathered):
+            found = []
+            for call in (step, torch.compile(step, fullgraph=True, backend=backend)):
+                w = torch.tensor([0.5, 1.0, 2.0], requires_grad=True)
+                total = call(w)
+                total.backward()
+                found += [total, w.grad]
+            torch.testing.assert_close(found[2:], found[:2])
+
+    run(2, body, limit=250.0, env={"TORCHINDUCTOR_COMPILE_THREADS": "1"})
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.long)])
+def test_a_graph_of_any_size_writes_to_parts_of_tensors(backend: str) -> None:
+    """Inductor may forget where a part begins, so no operator may write to one."""
+
+    def body(rank: Rank) -> list[str]:
+        from functorch.compile import make_boxed_func
+        from torch._dynamo.backends.common import aot_autograd
+
+        rank.init()
+        step = in_views(shmcoll.direct())
+        offsets: list[str] = []
+
+        def remember(graph: Any, inputs: Any) -> Any:
+            for node in graph.graph.nodes:
+                offsets.extend(name for name in node.kwargs if name.endswith("_storage_offset"))
+            return make_boxed_func(graph.forward)
+
+        chosen: Any = aot_autograd(fw_compiler=remember) if backend == "aot_eager" else backend
+        compiled = torch.compile(step, fullgraph=True, dynamic=True, backend=chosen)
+        for rows, columns in ((2, 4), (6, 6)):
+            one = torch.arange(float(rows * columns)).reshape(rows, columns) + rank.rank
+            two = one.clone()
+            want = step(one)
+            rank.sync()
+            found = compiled(two)
+            assert all(torch.equal(a, b) for a, b in zip((*found, two), (*want, one)))
+        return offsets
+
+    assert run(2, body, limit=250.0, env={"TORCHINDUCTOR_COMPILE_THREADS": "1"}) == [[], []]
+
+
 def test_a_graph_reduces_complex_numbers_as_torch_does() -> None:
     def body(rank: Rank) -> None:
         rank.init()
@@ -536,7 +629,6 @@ def test_a_graph_reduces_complex_numbers_as_torch_does() -> None:
                 torch.ops.shmcoll.all_gather_into_(start, None, shmcoll._graph._ORDER, "0")
 
     run(2, body)
-
 
 
 @pytest.mark.parametrize("backend", ["shmcoll", "gloo"])
