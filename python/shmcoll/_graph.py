@@ -2,7 +2,7 @@
 """Direct calls in a graph of torch.compile.
 
 Dynamo follows these functions to the operators of src/backend/compiled.cpp. With the glue in Python there
-are none, and a graph has what it has for the functions of torch.distributed.
+are none, and a graph has what it has for the functions of torch.distributed. So does one that is exported.
 """
 
 from __future__ import annotations
@@ -27,6 +27,11 @@ TORCHS_REDUCE_SCATTER: Any = getattr(dist, "reduce_scatter_single", dist.reduce_
 with torch.inference_mode(False):
     # Each operator says that it writes to it, so they keep their order.
     _ORDER = torch.zeros(1, dtype=torch.uint8, device="cpu")
+
+
+def _has_operators() -> bool:
+    """False: the graph gets torch's own operators. An exported program may not write to ``_ORDER``."""
+    return _HAS_OPERATORS and not torch.compiler.is_exporting()
 
 
 def _name(group: Any) -> str:
@@ -60,7 +65,7 @@ def _store(tensor: torch.Tensor, result: torch.Tensor) -> None:
 def all_reduce(tensor: torch.Tensor, op: Any, group: Any) -> None:
     if not _is_plain(op):
         _outside(dist.all_reduce, tensor, op, group)  # a factor, or an error
-    elif _HAS_OPERATORS:
+    elif _has_operators():
         own = torch.empty_like(tensor)
         _OPERATORS.all_reduce_(own, tensor, _ORDER, _TEXTS[op], _name(group))
         _store(tensor, own)
@@ -69,7 +74,7 @@ def all_reduce(tensor: torch.Tensor, op: Any, group: Any) -> None:
 
 
 def broadcast(tensor: torch.Tensor, src: int, group: Any) -> None:
-    if _HAS_OPERATORS:
+    if _has_operators():
         root = dist.get_process_group_ranks(group).index(src)
         own = torch.empty_like(tensor)
         _OPERATORS.broadcast_(own, tensor, _ORDER, root, _name(group))
@@ -79,7 +84,7 @@ def broadcast(tensor: torch.Tensor, src: int, group: Any) -> None:
 
 
 def all_gather_into(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
-    if _HAS_OPERATORS:
+    if _has_operators():
         own = torch.empty_like(output)
         _OPERATORS.all_gather_into_(own, input, _ORDER, _name(group))
         _store(output, own)
@@ -90,7 +95,7 @@ def all_gather_into(output: torch.Tensor, input: torch.Tensor, group: Any) -> No
 def reduce_scatter_into(output: torch.Tensor, input: torch.Tensor, op: Any, group: Any) -> None:
     if not _is_plain(op):
         _outside(TORCHS_REDUCE_SCATTER, output, input, op, group)
-    elif _HAS_OPERATORS:
+    elif _has_operators():
         own = torch.empty_like(output)
         _OPERATORS.reduce_scatter_into_(own, input, _ORDER, _TEXTS[op], _name(group))
         _store(output, own)
@@ -99,7 +104,7 @@ def reduce_scatter_into(output: torch.Tensor, input: torch.Tensor, op: Any, grou
 
 
 def all_to_all(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
-    if _HAS_OPERATORS:
+    if _has_operators():
         own = torch.empty_like(output)
         _OPERATORS.all_to_all_(own, input, _ORDER, _name(group))
         _store(output, own)
@@ -108,7 +113,7 @@ def all_to_all(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
 
 
 def barrier(group: Any) -> None:
-    if _HAS_OPERATORS:
+    if _has_operators():
         _OPERATORS.barrier_(_ORDER, _name(group))
     else:
         dist.barrier(group)

@@ -631,6 +631,30 @@ def test_a_graph_reduces_complex_numbers_as_torch_does() -> None:
     run(2, body)
 
 
+@pytest.mark.timeout(300)
+def test_a_program_with_direct_calls_can_be_exported() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        comm = shmcoll.direct()
+
+        class Model(torch.nn.Module):
+            def forward(self, t: torch.Tensor) -> torch.Tensor:
+                t = t * 2
+                comm.all_reduce(t)
+                everyone = torch.empty(2 * t.shape[0])
+                shmcoll.all_gather_into(everyone, t + rank.rank)
+                part = torch.empty_like(t)
+                comm.reduce_scatter_into(part, everyone)
+                return part
+
+        start = torch.arange(3.0) + rank.rank
+        for strict in (True, False):
+            exported = torch.export.export(Model(), (start,), strict=strict)
+            assert torch.equal(exported.module()(start), Model()(start))
+
+    run(2, body)
+
+
 @pytest.mark.parametrize("backend", ["shmcoll", "gloo"])
 def test_a_call_that_torch_makes_warns_of_nothing(backend: str) -> None:
     def body(rank: Rank) -> list[list[float]]:
