@@ -244,6 +244,10 @@ def test_colours_can_be_read_on_black_and_on_white() -> None:
         ("--rouns 3", "no option '--rouns'; did you mean --rounds?"),
         ("compar a b", "no command 'compar'; did you mean compare?"),
         ("-g 0", "-g/--nproc: not a whole number above 0: '0'"),
+        ("-g 10000000000000000000", "-g/--nproc: more than 1024 ranks: '10000000000000000000'"),
+        ("--point-time nan", "--point-time: not seconds from above 0 to 86400: 'nan'"),
+        ("--point-time -1", "--point-time: not seconds from above 0 to 86400: '-1'"),
+        ("-T inf", "-T/--timeout: not seconds from above 0 to 86400: 'inf'"),
     ],
 )
 def test_an_error_is_one_line_with_what_was_meant(

@@ -14,6 +14,11 @@ from shmcoll.bench.show.outputs import Outputs
 from shmcoll.bench.plan import Settings
 from shmcoll.bench.presets import PRESETS
 
+_DAY = 86400
+_MOST_RANKS = (
+    1024  # each is a process: a slip of the finger shall not start more than a machine can hold
+)
+
 _EPILOG = """\
 commands:
   compare OLD.json NEW.json   has the first backend become slower between two runs? (compare --help)
@@ -209,7 +214,7 @@ def _add_what(add: Callable[..., object], nproc: int) -> None:
     add(
         "-g",
         "--nproc",
-        type=_positive,
+        type=_ranks,
         default=nproc,
         metavar="N",
         help=f"ranks to start (default: usable CPUs, 2 to 8, or the launcher's; here {nproc})",
@@ -316,7 +321,7 @@ def _add_form(add: Callable[..., object]) -> None:
 def _add_how(add: Callable[..., object]) -> None:
     add(
         "--point-time",
-        type=float,
+        type=duration("seconds", _DAY),
         dest="point_time_s",
         default=0.4,
         metavar="S",
@@ -341,7 +346,7 @@ def _add_how(add: Callable[..., object]) -> None:
     add(
         "-T",
         "--timeout",
-        type=float,
+        type=duration("seconds", _DAY),
         dest="timeout_s",
         default=60.0,
         metavar="S",
@@ -381,4 +386,10 @@ def duration(unit: str, most: int) -> Callable[[str], float]:
 def _positive(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"not a whole number above 0: {text!r}")
+    return int(text)
+
+
+def _ranks(text: str) -> int:
+    if _positive(text) > _MOST_RANKS:
+        raise argparse.ArgumentTypeError(f"more than {_MOST_RANKS} ranks: {text!r}")
     return int(text)
