@@ -259,6 +259,16 @@ def test_an_error_is_one_line_with_what_was_meant(
     assert capsys.readouterr().err == f"python -m shmcoll.bench: error: {said} (--help)\n"
 
 
+def test_ctrl_c_before_the_first_rank_ends_it_without_a_trace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(*_arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli.provenance, "gather", interrupted)
+    assert cli.main(["-g", "2"]) == 130
+
+
 def test_help_lists_its_commands(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         cli.main(["--help"])

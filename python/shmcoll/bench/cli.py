@@ -39,7 +39,10 @@ EXIT_CLOSED = 141  # as a shell shows a tool that SIGPIPE has ended
 def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     with stdout.watched() as output:
-        code = _main(words, output)
+        try:
+            code = _main(words, output)
+        except KeyboardInterrupt:  # before there was a rank
+            code = EXIT_INTERRUPTED
     return code or (EXIT_CLOSED if output.closed_by_reader else EXIT_OK)
 
 
