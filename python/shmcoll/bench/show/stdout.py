@@ -47,8 +47,8 @@ class Output:
 
 @contextmanager
 def watched() -> Iterator[Output]:
-    """Replaces sys.stdout by an Output."""
-    output = Output(sys.stdout)
+    """Replaces sys.stdout by an Output; there is none if its descriptor was closed before."""
+    output = Output(sys.stdout or open(os.devnull, "w"))
     with redirect_stdout(cast(TextIO, output)):
         try:
             yield output
