@@ -10,8 +10,9 @@
 // What else an operator writes to is a new tensor, from which Dynamo's graph copies. Inductor (torch 2.13,
 // sizes that are not fixed) lets an operator write elsewhere if it should write to a part of a tensor: it
 // forgets where the part begins. A compiler leaves out the copy where it can.
+#include "backend/process_group_shm.hpp"
+
 #include <torch/csrc/distributed/c10d/GroupRegistry.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
 
 namespace shmcoll
@@ -68,7 +69,7 @@ Options synchronous()
     return options;
 }
 
-// Reduces in the output: the input may be a part of a larger tensor, and stays.
+// The input may be a part of a larger tensor, and stays.
 void allReduce(at::Tensor &output, const at::Tensor &input, at::Tensor & /*order*/,
                const std::string &op, const std::string &group)
 {
@@ -77,6 +78,9 @@ void allReduce(at::Tensor &output, const at::Tensor &input, at::Tensor & /*order
     TORCH_CHECK_VALUE(!input.is_complex() || isOfParts(options.reduceOp), // as torch.distributed
                       "shmcoll: all_reduce: ", op, " of complex numbers does not exist");
     const auto backend = backendFor(input, group);
+    auto *const ours = dynamic_cast<ProcessGroupShm *>(backend.get());
+    if (ours != nullptr && ours->allReduceInto(output, input, options.reduceOp))
+        return;
     output.copy_(input);
     Tensors list{asReal(output)};
     finish(backend->allreduce(list, options));

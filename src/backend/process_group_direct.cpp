@@ -60,6 +60,18 @@ void ProcessGroupShm::allReduceNow(const at::Tensor &tensor, const c10d::ReduceO
     finish(reduceAll(tensor, options, c10d::OpType::ALLREDUCE, TITLE("all_reduce")));
 }
 
+bool ProcessGroupShm::allReduceInto(const at::Tensor &output, const at::Tensor &input,
+                                    const c10d::ReduceOp &reduceOp)
+{
+    if (hosts_ || !input.is_cpu() || input.layout() != at::kStrided)
+        return false;
+    c10d::AllreduceOptions options;
+    options.reduceOp = reduceOp;
+    options.asyncOp = false;
+    finish(reduceAll(output, options, c10d::OpType::ALLREDUCE, TITLE("all_reduce"), input));
+    return true;
+}
+
 void ProcessGroupShm::broadcastNow(const at::Tensor &tensor, int root)
 {
     c10d::BroadcastOptions options;

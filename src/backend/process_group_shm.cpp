@@ -163,14 +163,18 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::broadcastOne(at::TensorList tensors,
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::reduceAll(at::TensorList tensors,
                                                     const c10d::AllreduceOptions &options,
-                                                    c10d::OpType type, const char *title)
+                                                    c10d::OpType type, const char *title,
+                                                    at::TensorList inputs)
 {
     TensorViews views(tensors, "all_reduce");
     shc_op op = describe(SHC_ALL_REDUCE, options.timeout);
     setDtype(op, commonDtype(tensors, "all_reduce"));
     setReduceOp(op, options.reduceOp);
     op.input = op.output = views.view();
-    return run({op, tensors, {}, options.asyncOp, type, title});
+    std::optional<TensorViews> in;
+    if (!inputs.empty())
+        op.input = in.emplace(inputs, "all_reduce").view();
+    return run({op, tensors, inputs, options.asyncOp, type, title});
 }
 
 ProcessGroupShm::WorkPtr ProcessGroupShm::allreduce(Tensors &tensors,
@@ -194,14 +198,9 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::allreduce_sparse(Tensors &tensors,
     setDtype(op, tensors[0].scalar_type());
     setReduceOp(op, options.reduceOp);
     op.sparse = sparse->view();
-    return run({op,
-                tensors,
-                {},
-                options.asyncOp,
-                c10d::OpType::_ALLREDUCE_SPARSE,
-                TITLE("all_reduce_sparse"),
-                {},
-                [sparse] { sparse->storeSum(); }});
+    const auto store = [sparse] { sparse->storeSum(); };
+    const auto type = c10d::OpType::_ALLREDUCE_SPARSE;
+    return run({op, tensors, {}, options.asyncOp, type, TITLE("all_reduce_sparse"), {}, store});
 }
 
 ProcessGroupShm::WorkPtr

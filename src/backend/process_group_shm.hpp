@@ -171,6 +171,9 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     // Direct calls: the same operations, with the group's time-out, for a caller that has no list and no
     // options. They return when the operation is done.
     void allReduceNow(const at::Tensor &tensor, const c10d::ReduceOp &reduceOp);
+    // False, with nothing done: only in place, as of CUDA tensors, or over several hosts.
+    bool allReduceInto(const at::Tensor &output, const at::Tensor &input,
+                       const c10d::ReduceOp &reduceOp);
     void broadcastNow(const at::Tensor &tensor, int root); // a rank of the group
     void allGatherNow(const at::Tensor &output, const at::Tensor &input);
     void reduceScatterNow(const at::Tensor &output, const at::Tensor &input,
@@ -209,7 +212,7 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     WorkPtr startInside(Section &section, const Call &call);
     WorkPtr broadcastOne(at::TensorList tensors, const c10d::BroadcastOptions &options);
     WorkPtr reduceAll(at::TensorList tensors, const c10d::AllreduceOptions &options,
-                      c10d::OpType type, const char *title);
+                      c10d::OpType type, const char *title, at::TensorList inputs = {});
     WorkPtr gatherAll(at::TensorList outputs, at::TensorList inputs,
                       const c10d::AllgatherOptions &options, c10d::OpType type, const char *title,
                       shc_op_kind kind = SHC_ALL_GATHER, Step step = &ProcessGroupShm::run);
