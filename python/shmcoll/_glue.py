@@ -36,6 +36,10 @@ if TYPE_CHECKING or (not is_python(glue) and _has_module()):
         text: str = backend._info()
         return text
 
+    def keep_options(backend: Any, _options: Any) -> Any:
+        """Its C++ object has them."""
+        return backend
+
     NAME = f"{minor(torch.__version__)}, with shmcoll._C"
 elif is_python(glue):
     from shmcoll._methods import Methods as direct
@@ -44,7 +48,7 @@ elif is_python(glue):
     NAME = "Python"
 else:
     from shmcoll._methods import Methods as direct
-    from shmcoll._operators import Options, info, make
+    from shmcoll._operators import Options, info, keep_options, make
 
     NAME = f"{minor(torch.__version__)}, without shmcoll._C"
 
@@ -75,6 +79,7 @@ __all__ = [
     "direct",
     "glue",
     "info",
+    "keep_options",
     "leave",
     "make",
 ]

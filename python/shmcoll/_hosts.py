@@ -317,4 +317,4 @@ def make(store: Any, rank: int, size: int, options: Any) -> Any:
     _remember(store)
     if rank == 0:
         _tell(options, place, engine)
-    return group._get_backend(_CPU)
+    return _glue.keep_options(group._get_backend(_CPU), options)

@@ -36,6 +36,12 @@ _options.check = _check_options
 _written: weakref.WeakKeyDictionary[Any, Options] = weakref.WeakKeyDictionary()
 
 
+def keep_options(backend: Any, options: Options) -> Any:
+    """Returns the backend, which has these options now."""
+    _written[backend] = options
+    return backend
+
+
 def _options_of(backend: Any) -> Options:
     try:
         return _written[backend]
@@ -76,9 +82,7 @@ def make(store: Store, rank: int, size: int, options: Any) -> Any:
         options.tuning,
         options.backend,
     )
-    backend = group._get_backend(_CPU)
-    _written[backend] = options
-    return backend
+    return keep_options(group._get_backend(_CPU), options)
 
 
 def info(backend: Any) -> str:

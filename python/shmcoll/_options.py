@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import importlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -110,9 +111,11 @@ def _restored(
     ranks: list[int],
     more: dict[str, Any],
 ) -> Options:
-    made: Any = Options(timeout, _backend=backend, **more)
-    made.tuning = tuning
-    made.group_name = group_name
-    made.global_ranks_in_group = ranks
+    """In another process, whose shmcoll may not be loaded yet, or have another class."""
+    kind: Any = importlib.import_module("shmcoll._glue").Options
+    made: Any = kind._for_gloo(timeout) if backend == "gloo" else kind(timeout)
+    values = {"tuning": tuning, "group_name": group_name, "global_ranks_in_group": ranks, **more}
+    for key, value in values.items():
+        setattr(made, key, value)
     options: Options = made
     return options
