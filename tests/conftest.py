@@ -3,9 +3,9 @@
 
 import os
 import signal
+import sys
 from typing import Any
 
-import pytest
 
 # A shell that starts a command in the background has it ignore Ctrl-C, and so would all that the
 # tests start.
@@ -17,18 +17,29 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["RES_OPTIONS"] = "attempts:0"
 
 
+def pytest_addoption(parser: Any) -> None:
+    parser.addoption(
+        "--without-module",
+        action="store_true",
+        help="the tests' own processes find no shmcoll._C, as with a wheel that has none for this Python",
+    )
+
+
 def pytest_configure(config: Any) -> None:
+    if config.getoption("--without-module"):
+        sys.modules["shmcoll._C"] = None  # type: ignore[assignment]
     config.addinivalue_line(
         "markers", "long: not in the default lane; `make test-long` or `make hosts`"
     )
 
 
-def pytest_collection_modifyitems(items: list[Any]) -> None:
-    """With SHMCOLL_GLUE=python, what the glue in Python does differently is skipped."""
-    if os.environ.get("SHMCOLL_GLUE") != "python":
+def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
+    """With SHMCOLL_GLUE=python, or without the module, what differs there is left out."""
+    in_python = os.environ.get("SHMCOLL_GLUE") == "python"
+    if not in_python and not config.getoption("--without-module"):
         return
     import glues
 
-    for item in items:
-        if item.name in glues.DIFFERENT:
-            item.add_marker(pytest.mark.skip(reason=glues.DIFFERENT[item.name]))
+    different = glues.DIFFERENT if in_python else glues.WITHOUT_MODULE
+    config.hook.pytest_deselected(items=[item for item in items if item.name in different])
+    items[:] = [item for item in items if item.name not in different]

@@ -259,6 +259,12 @@ LONG_LANES = {
         whole("unit", DEV, "unit", "kernels", "conformance"),
         Lane("bare", BARE, "^unit-slice$", ("tests_slice",)),
         Lane("python-long", files=("tests/python",), options=("-m=long",)),
+        # As most who install the wheel: their Python, or their torch, is another one.
+        Lane(
+            "python-without-module",
+            files=("tests/python",),
+            options=("-m=not long", "--without-module"),
+        ),
         Lane("fuzz-long", files=("tests/fuzz",), options=("-m=long",)),
         Lane(
             "proc-python-long",

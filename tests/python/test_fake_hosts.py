@@ -26,6 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 
 import shmcoll
 from shmcoll import _hosts
+import glues
 from ranks import Rank, outcomes, run, seconds
 
 WORLD = 4
@@ -350,7 +351,7 @@ def test_groups_that_ask_for_gloo_may_be_over_hosts() -> None:
         backend: Any = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
         return [type(backend).__name__, backend.name()]
 
-    ours, gloos = ["ProcessGroupShm", "gloo"], ["ProcessGroupGloo", "gloo"]
+    ours, gloos = [glues.BACKEND, "gloo"], ["ProcessGroupGloo", "gloo"]
     assert run(WORLD, body, "hhhh", env=FAKE) == [ours] * WORLD
     assert run(WORLD, body, "1111", env=FAKE) == [gloos] * WORLD
     mixed = outcomes(WORLD, body, "1hhh", env=FAKE)

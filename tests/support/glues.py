@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 
@@ -26,6 +27,24 @@ DIFFERENT = {
     "test_peers_are_not_delayed[new_group]": "its calls of the store need Python's lock",
     "test_with_gloos_place_each_group_gets_what_its_ranks_can_have": "it cannot take gloo's place",
 }
+
+# Test -> why it cannot pass without shmcoll._C (`--without-module`).
+WITHOUT_MODULE = {
+    "test_the_errors_are_torchs_or_the_backends": "Python words what it says of wrong arguments",
+    "test_a_group_says_how_it_is": "torch's class of backends has no get_error()",
+    "test_options_may_be_given_for_each_group": "a backend that is made has no options",
+    "test_torchs_own_way_to_a_new_time_out_works_too": "a backend that is made has no options",
+    "test_what_torch_writes_into_a_groups_options_stays_there": "a backend that is made has none",
+    "test_the_group_behind_the_debug_wrapper_can_be_ruled": "a backend that is made has no options",
+    "test_probes_see_the_same_with_the_switch": "a backend that is made has no options",
+    "test_closed_groups_and_forked_children_do_not_show": "a group has no words of the user's",
+    "test_lines_go_to_a_file_with_date_rank_and_pid": "a group has no words of the user's",
+    "test_a_log_file_that_cannot_be_opened_costs_no_line": "a group has no words of the user's",
+    "test_a_log_file_that_is_a_pipe_without_a_reader_holds_up_no_rank": "a group has no words",
+}
+
+# The type of a backend as torch shows it.
+BACKEND = "ProcessGroupShm" if importlib.util.find_spec("shmcoll._C") else "Backend"
 
 # What a future raises whose operation has failed; its text names the DistBackendError.
 FUTURE_ERROR: type[Exception] = (
