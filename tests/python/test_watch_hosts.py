@@ -20,6 +20,7 @@ import torch.distributed as dist
 
 import shmcoll
 from ranks import Rank, Run, run
+from shmcoll.watch import board, layout
 from test_status import release, wait_for_release
 
 pytestmark = pytest.mark.timeout(300)  # of a machine that is busy
@@ -194,6 +195,17 @@ def test_the_dumps_of_all_hosts_make_one_group(tmp_path: Path) -> None:
     assert [each["number"] for each in group["ranks"]] == [3, 2, 3, 3]
     said = postmortem(tmp_path)
     assert "4 ranks on 2 hosts" in said and "rank 1 had not come to call #3" in said, said
+
+
+def test_what_a_damaged_board_says_of_hosts_is_not_believed() -> None:
+    def over(world: int, *ranks: int) -> board.Over | None:
+        group = layout.Group(world_size=2)
+        group.over.id, group.over.world = 7, world
+        group.over.ranks[:2] = ranks
+        return board._over(group)
+
+    assert over(4, 2, 3) == board.Over(7, 0, 0, 4, (2, 3), None, "")
+    assert over(2**32 - 1, 2, 3) is over(0, 0, 0) is over(4, 2, 2) is over(4, 2, 4) is None
 
 
 COME = [True, False, True, True]

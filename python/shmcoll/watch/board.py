@@ -25,6 +25,7 @@ _LINK = "/memfd:shmcoll:board"
 _LOOKS = 20  # at something that changes under the reader's hands
 _MOST_BYTES = 1 << 20  # of a header, and of a part
 _MOST_PARTS = 1 << 16
+_MOST_WORLD = 1 << 16  # ranks of all hosts
 _Structure = TypeVar("_Structure", bound=ctypes.Structure)
 
 
@@ -682,7 +683,9 @@ def _device(device: layout.Device, world_size: int) -> Device | None:
 def _over(group: layout.Group) -> Over | None:
     over = group.over
     ranks = tuple(over.ranks[: group.world_size])
-    if not over.id or len(set(ranks)) < len(ranks) or max(ranks) >= over.world:
+    if not over.id or not 0 < over.world <= _MOST_WORLD:
+        return None
+    if len(set(ranks)) < len(ranks) or max(ranks) >= over.world:
         return None
     awaits = group.entered != group.left and over.awaits_epoch == group.entered
     return Over(

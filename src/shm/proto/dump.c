@@ -72,9 +72,12 @@ static void copy_rest(void *to, const struct shc_board_group_shm *part)
         const uint64_t device = shc_a64_load_acquire(&part->device.number);
         /* acquire board/device <- release in shc_board_device(): the text has not changed. */
         const uint64_t mail = shc_a64_load_acquire(&part->device_messages.number);
+        /* acquire board/whom <- release in shc_board_missing(): the text has not changed. */
+        const uint64_t over = shc_a64_load_acquire(&part->over.number);
 #define SAME(number, field) is_same(number, to, offsetof(struct shc_board_group_shm, field))
         if (SAME(clock, clock_number) && SAME(messages, messages.number) &&
-            SAME(device, device.number) && SAME(mail, device_messages.number))
+            SAME(device, device.number) && SAME(mail, device_messages.number) &&
+            SAME(over, over.number))
             return;
 #undef SAME
     }
