@@ -21,7 +21,7 @@ COMMANDS = {
     "topo": (),
     "doctor": ("--no-torch",),
     "top": ("--once", HERE),
-    "export": ("--once", "--textfile", "here.prom"),
+    "export": ("--once", "--textfile", "here.prom", HERE),
 }
 
 
