@@ -81,9 +81,9 @@ class Group:
 
     def process(self, rank: int) -> tuple[str, int] | None:
         """The same, with the host of dumps."""
-        near = [m for m in self.members.values() if m.over is None or rank in m.over.ranks]
         if rank in self.members:
             return self.members[rank].process.identity
+        near = [m for m in self.members.values() if m.over is None or rank in m.over.ranks]
         known = ((m.process.host, m.pids[rank]) for m in near if rank < len(m.pids))
         return next((each for each in known if each[1] > 0), None)
 
