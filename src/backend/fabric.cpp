@@ -2,9 +2,10 @@
 #include "backend/fabric.hpp"
 
 #include "backend/condition.hpp"
+#include "backend/engine_work.hpp"
+#include "backend/posted_exchange.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/record_function.h>
 #include <algorithm>
 #include <deque>
@@ -19,40 +20,21 @@ namespace shmcoll
 namespace
 {
 
-// The library's staging memory, which outlives the call.
-at::Tensor bytesAt(const void *data, size_t count)
-{
-    return at::from_blob(const_cast<void *>(data), {static_cast<int64_t>(count)},
-                         at::TensorOptions(at::kByte));
-}
-
 size_t sumOf(const std::vector<int64_t> &counts)
 {
     return static_cast<size_t>(std::accumulate(counts.begin(), counts.end(), int64_t{0}));
 }
 
-// gloo begins with a place in its source, and ends with a guess.
-std::string withoutDecoration(std::string words)
-{
-    if (words.rfind("[", 0) == 0)
-        words.erase(0, words.find("] ") == std::string::npos ? 0 : words.find("] ") + 2);
-    return words.substr(0, words.find(". This is typically"));
-}
-
-std::string wordsOf(const std::exception &error)
-{
-    const auto *torchs = dynamic_cast<const c10::Error *>(&error);
-    return withoutDecoration(torchs != nullptr ? torchs->what_without_backtrace() : error.what());
-}
-
 } // namespace
 
 // gloo alone is known to end a receive with its connection. Another engine may not have it at all, and an error of
-// that would look like a host that is lost.
-Engine::Engine(c10::intrusive_ptr<c10d::Backend> backend) : backend_(std::move(backend))
+// that would look like a host that is lost. Nor may it wait again for a message after a wait was called off.
+Engine::Engine(c10::intrusive_ptr<c10d::Backend> backend, Use use) : backend_(std::move(backend))
 {
-    if (backend_->getBackendName() == "gloo")
-        monitor_ = std::make_unique<P2pEngine>(backend_);
+    if (use != Use::kLine || backend_->getBackendName() != "gloo")
+        return;
+    monitor_ = std::make_unique<P2pEngine>(backend_);
+    posted_ = std::make_unique<PostedExchange>(backend_);
 }
 
 // Never destructed: a call may end at any time.
@@ -85,13 +67,18 @@ void Engine::release(Engine *engine)
         delete one;
 }
 
-// The future holds the work until the call has ended: torch's Work may be all that knows of it.
-template <class Start>
-int Engine::begin(uint64_t bytes, shc_ticket *ticket, Start start)
+void Engine::count(uint64_t bytes)
 {
     underWay_++;
     calls_++;
     bytes_ += bytes;
+}
+
+// The future holds the work until the call has ended: torch's Work may be all that knows of it.
+template <class Start>
+int Engine::begin(uint64_t bytes, shc_ticket *ticket, Start start)
+{
+    count(bytes);
     try {
         const at::NoGradGuard guard;
         const at::DisableRecordFunctionGuard unseen; // a profile shows the group's calls
@@ -131,6 +118,14 @@ shc_fabric Engine::view()
         auto *self = static_cast<Engine *>(ctx);
         const auto hosts = static_cast<size_t>(self->backend_->getSize());
         std::vector<int64_t> gives(inBytes, inBytes + hosts), gets(outBytes, outBytes + hosts);
+        if (self->posted_ != nullptr && self->posted_->carries(gives, gets)) {
+            self->count(sumOf(gives));
+            self->posted_->begin(in, out, gives, ticket, [self, ticket](const char *error) {
+                shc_ticket_done(ticket, error);
+                self->underWay_--;
+            });
+            return 0;
+        }
         return self->begin(sumOf(gives), ticket, [&](c10d::Backend &backend) {
             at::Tensor input = bytesAt(in, sumOf(gives)), output = bytesAt(out, sumOf(gets));
             return backend.alltoall_base(output, input, gets, gives);
@@ -153,9 +148,12 @@ shc_fabric Engine::view()
         const shc_p2p_fabric receives = static_cast<Engine *>(ctx)->monitor_->view();
         return receives.receive(receives.ctx, &nothing, sizeof nothing, host, 0, ticket);
     };
+    view.rest = [](void *ctx) { static_cast<Engine *>(ctx)->posted_->rest(); };
     view.stop = [](void *ctx) {
-        const shc_p2p_fabric receives = static_cast<Engine *>(ctx)->monitor_->view();
+        const auto *self = static_cast<Engine *>(ctx);
+        const shc_p2p_fabric receives = self->monitor_->view();
         receives.stop(receives.ctx);
+        self->posted_->stop();
     };
     return view;
 }

@@ -2,6 +2,7 @@
 #pragma once
 // A c10d backend as the engine between hosts.
 
+#include "backend/posted_exchange.hpp"
 #include "hosts/hosts.h"
 
 #include <atomic>
@@ -34,7 +35,8 @@ class P2pEngine
 class Engine
 {
   public:
-    explicit Engine(c10::intrusive_ptr<c10d::Backend> backend);
+    enum class Use { kLine, kRail };
+    Engine(c10::intrusive_ptr<c10d::Backend> backend, Use use);
     Engine(const Engine &) = delete;
     Engine &operator=(const Engine &) = delete;
 
@@ -55,12 +57,14 @@ class Engine
     struct Kept;
     static Kept *kept_;
     ~Engine() = default;
+    void count(uint64_t bytes);
     template <class Start>
     int begin(uint64_t bytes, shc_ticket *ticket, Start start);
 
     c10::intrusive_ptr<c10d::Backend> backend_;
     std::unique_ptr<P2pEngine>
         monitor_; // the same backend; none if its receives do not end with their connection
+    std::unique_ptr<PostedExchange> posted_; // the same backend; of a line of gloo alone
     std::atomic<int> underWay_{0};
     std::atomic<uint64_t> calls_{0}, bytes_{0};
 };

@@ -130,9 +130,9 @@ void HostsSide::connect(c10::intrusive_ptr<c10d::Backend> line,
 {
     ErrorText error;
     if (line)
-        line_ = new Engine(std::move(line));
+        line_ = new Engine(std::move(line), Engine::Use::kLine);
     if (rail)
-        rail_ = new Engine(std::move(rail));
+        rail_ = new Engine(std::move(rail), Engine::Use::kRail);
     mesh_ = std::make_unique<P2pEngine>(std::move(mesh));
     const shc_p2p_fabric meshView = mesh_->view();
     const shc_fabric lineView = line_ ? line_->view() : shc_fabric{};

@@ -22,6 +22,8 @@ struct shc_gate {
 struct shc_ticket {
     struct shc_gate *gate;
     bool in_flight, abandoned, measured;
+    const struct shc_ticket_hooks *hooks; /* or NULL */
+    void *hooks_arg;
     void (*done)(void *arg, const char *error); /* or NULL */
     void *arg;
     char error[SHC_HOSTS_ERROR_BYTES];
@@ -139,6 +141,13 @@ void shc_ticket_done(struct shc_ticket *ticket, const char *error)
     drop(gate);
 }
 
+void shc_ticket_set_hooks(struct shc_ticket *ticket, const struct shc_ticket_hooks *hooks,
+                          void *arg)
+{
+    ticket->hooks = hooks;
+    ticket->hooks_arg = arg;
+}
+
 void shc_gate_pause(uint64_t ns)
 {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -156,7 +165,13 @@ bool shc_gate_wait(struct shc_ticket *ticket, uint64_t slice_ns, char *error)
     struct shc_gate *gate = ticket->gate;
     const uint64_t until_ns = shc_deadline_after(shc_clock_ns(), slice_ns);
     pthread_mutex_lock(&gate->lock);
-    while (ticket->in_flight && shc_hosts_cond_wait(&gate->ended, &gate->lock, until_ns))
+    if (ticket->in_flight && ticket->hooks) {
+        pthread_mutex_unlock(&gate->lock);
+        ticket->hooks->carry_on(ticket->hooks_arg);
+        pthread_mutex_lock(&gate->lock);
+    }
+    while (ticket->in_flight && !ticket->hooks &&
+           shc_hosts_cond_wait(&gate->ended, &gate->lock, until_ns))
         continue;
     const bool over = !ticket->in_flight;
     pthread_mutex_unlock(&gate->lock);
@@ -172,7 +187,10 @@ void shc_gate_abandon(struct shc_ticket *ticket)
     struct shc_gate *gate = ticket->gate;
     pthread_mutex_lock(&gate->lock);
     ticket->abandoned = true;
+    const bool is_carried = ticket->in_flight && ticket->hooks;
     if (!ticket->in_flight)
         free(ticket);
     pthread_mutex_unlock(&gate->lock);
+    if (is_carried)
+        ticket->hooks->abandon(ticket->hooks_arg);
 }

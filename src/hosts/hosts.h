@@ -26,6 +26,18 @@ struct shc_ticket;
  * and also long after the group is gone. */
 void shc_ticket_done(struct shc_ticket *ticket, const char *error);
 
+/* Of a call that goes on in the thread that waits for it. */
+struct shc_ticket_hooks {
+    /* Returns after shc_ticket_done(), or after some 10 ms; then it is called again. */
+    void (*carry_on)(void *arg);
+    /* Nobody waits any longer: calls shc_ticket_done(). */
+    void (*abandon)(void *arg);
+};
+
+/* By the function that begins the call. The struct is not copied. */
+void shc_ticket_set_hooks(struct shc_ticket *ticket, const struct shc_ticket_hooks *hooks,
+                          void *arg);
+
 /*
  * One engine among the ranks with the same number on each host, at most one for each host; a rank's place in it is its
  * host's number. A function begins a call and returns 0, and the memory stays until shc_ticket_done(); or it returns
@@ -42,6 +54,8 @@ struct shc_fabric {
                     const uint64_t *out_bytes, struct shc_ticket *ticket);
     /* `data` of host `root` goes to all others. */
     int (*broadcast)(void *ctx, void *data, size_t bytes, int root, struct shc_ticket *ticket);
+    /* Of a line, or NULL: a call of the group has ended. The engine may prepare the next one. */
+    void (*rest)(void *ctx);
     /* Of a line, and NULL if the engine cannot: a call that ends when the connection to that host does, with an error,
      * and at once if it has ended before. */
     int (*monitor)(void *ctx, int host, struct shc_ticket *ticket);

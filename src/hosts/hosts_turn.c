@@ -59,6 +59,8 @@ enum shc_status shc_hosts_turn(void *ctx, struct shc_turn *turn)
         shc_comm_abort(hosts->island, turn->error); /* the others must not wait for this rank */
     shc_dead_end(hosts, st);
     shc_island_say(hosts->island, NULL);
+    if (st == SHC_OK && hosts->line.rest)
+        hosts->line.rest(hosts->line.ctx);
     hosts->turn = NULL;
     return st;
 }

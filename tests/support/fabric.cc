@@ -4,11 +4,14 @@
 #include "tests/support/ends.h"
 
 #include <algorithm>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -31,12 +34,12 @@ class Network::Switch
     {
         std::lock_guard<std::mutex> guard(lock_);
         for (const End &end : late_)
-            ends_.add(end);
+            add_end(end);
         late_.clear();
         for (auto &meeting : meetings_)
             for (const Part &part : meeting.second)
-                ends_.add({[part] { memset(part.out, 0x5a, part.out_bytes); }, part.ticket,
-                           "the connection was closed"});
+                add_end({[part] { memset(part.out, 0x5a, part.out_bytes); }, part.ticket,
+                         "the connection was closed"});
         meetings_.clear();
     }
 
@@ -79,6 +82,13 @@ class Network::Switch
         shc_ticket *ticket;
         Fate fate;
         std::vector<uint64_t> gives = {}, takes = {}; // of kExchange, by host
+        std::shared_ptr<std::vector<char>> copy = {}; // of `in`, of a call that may be dropped
+    };
+    // A call that goes on in the thread that waits for it.
+    struct Carried {
+        Switch *network;
+        shc_ticket *ticket;
+        std::optional<End> end;
     };
     struct Sent {
         std::vector<char> bytes;
@@ -97,8 +107,13 @@ class Network::Switch
     {
         std::lock_guard<std::mutex> guard(lock_);
         ports_.push_back(Port{this, rail, host, 0});
-        return {
-            &ports_.back(), gather, exchange, broadcast, has_monitors_ ? monitor : nullptr, stop};
+        return {&ports_.back(),
+                gather,
+                exchange,
+                broadcast,
+                nullptr,
+                has_monitors_ ? monitor : nullptr,
+                stop};
     }
 
     static int monitor(void *ctx, int host, shc_ticket *ticket)
@@ -156,7 +171,79 @@ class Network::Switch
                      {out_bytes, out_bytes + hosts}};
         part.bytes = before(part.gives, hosts);
         part.out_bytes = before(part.takes, hosts);
-        return port->network->post(port, part);
+        const bool is_carried = port->rail < 0 && port->host % 2 == 1;
+        if (is_carried)
+            port->network->carry(part);
+        const int failed = port->network->post(port, part);
+        if (failed && is_carried)
+            port->network->forget(ticket);
+        return failed;
+    }
+
+    void carry(Part &part)
+    {
+        static const shc_ticket_hooks hooks = {
+            [](void *arg) {
+                static_cast<Carried *>(arg)->network->carry_on(static_cast<Carried *>(arg));
+            },
+            [](void *arg) {
+                static_cast<Carried *>(arg)->network->drop(static_cast<Carried *>(arg));
+            },
+        };
+        const auto *in = static_cast<const char *>(part.in);
+        part.copy = std::make_shared<std::vector<char>>(in, in + part.bytes);
+        part.in = part.copy->data();
+        std::lock_guard<std::mutex> guard(lock_);
+        carried_[part.ticket] = {this, part.ticket, std::nullopt};
+        shc_ticket_set_hooks(part.ticket, &hooks, &carried_[part.ticket]);
+    }
+
+    void forget(shc_ticket *ticket)
+    {
+        std::lock_guard<std::mutex> guard(lock_);
+        carried_.erase(ticket);
+    }
+
+    // The waiter ends its call, and the thread of the network all others.
+    void add_end(const End &end)
+    {
+        const auto at = carried_.find(end.ticket);
+        if (at == carried_.end()) {
+            if (end.ticket) // else it was dropped
+                ends_.add(end);
+            return;
+        }
+        at->second.end = end;
+        ended_.notify_all();
+    }
+
+    void carry_on(const Carried *carried)
+    {
+        std::unique_lock<std::mutex> guard(lock_);
+        if (!ended_.wait_for(guard, std::chrono::milliseconds(10),
+                             [carried] { return carried->end.has_value(); }))
+            return;
+        const End end = *carried->end;
+        carried_.erase(end.ticket);
+        guard.unlock();
+        end.first();
+        shc_ticket_done(end.ticket, end.error);
+    }
+
+    // What it gives reaches the others, and nothing of theirs reaches it.
+    void drop(const Carried *carried)
+    {
+        shc_ticket *ticket = carried->ticket;
+        {
+            std::lock_guard<std::mutex> guard(lock_);
+            for (auto &meeting : meetings_)
+                for (Part &part : meeting.second)
+                    part.ticket = part.ticket == ticket ? nullptr : part.ticket;
+            for (End &end : late_)
+                end.ticket = end.ticket == ticket ? nullptr : end.ticket;
+            carried_.erase(ticket);
+        }
+        shc_ticket_done(ticket, "nobody waits for it");
     }
 
     // Where a host's block begins.
@@ -181,7 +268,7 @@ class Network::Switch
         if (part.fate == Fate::kRefused)
             return ENOTCONN;
         if (part.fate == Fate::kBroken) {
-            ends_.add({[] {}, part.ticket, "Connection closed by peer"});
+            add_end({[] {}, part.ticket, "Connection closed by peer"});
             return 0;
         }
         std::vector<Part> &parts = meetings_[{port->rail, number}];
@@ -230,7 +317,7 @@ class Network::Switch
             if (part.fate == Fate::kLate)
                 late_.push_back(end);
             else
-                ends_.add(end);
+                add_end(end);
         }
     }
 
@@ -256,6 +343,8 @@ class Network::Switch
     std::deque<Port> ports_;
     std::map<std::pair<int, int>, std::vector<Part>> meetings_;
     std::vector<End> late_;
+    std::map<shc_ticket *, Carried> carried_;
+    std::condition_variable ended_;
     std::vector<Monitor> monitors_;
     std::set<int> lost_;
     bool refuses_ = false, has_monitors_ = true;

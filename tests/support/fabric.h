@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 // Engines between the "hosts" of one process: each line and each rail is a set of calls that meet by their number.
-// A thread of its own ends them, as an engine's does. They can be told to misbehave.
+// A thread of its own ends them, as an engine's does; but exchanges of the lines of odd hosts go on in the thread that
+// waits for them. They can be told to misbehave.
 
 extern "C" {
 #include "hosts/hosts.h"

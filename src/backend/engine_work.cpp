@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backend/engine_work.hpp"
+
+#include <ATen/ops/from_blob.h>
+
+namespace shmcoll
+{
+
+at::Tensor bytesAt(const void *data, size_t count)
+{
+    return at::from_blob(const_cast<void *>(data), {static_cast<int64_t>(count)},
+                         at::TensorOptions(at::kByte));
+}
+
+std::string withoutDecoration(std::string words)
+{
+    if (words.rfind("[", 0) == 0)
+        words.erase(0, words.find("] ") == std::string::npos ? 0 : words.find("] ") + 2);
+    return words.substr(0, words.find(". This is typically"));
+}
+
+std::string wordsOf(const std::exception &error)
+{
+    const auto *torchs = dynamic_cast<const c10::Error *>(&error);
+    return withoutDecoration(torchs != nullptr ? torchs->what_without_backtrace() : error.what());
+}
+
+} // namespace shmcoll

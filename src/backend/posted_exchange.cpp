@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#include "backend/posted_exchange.hpp"
+
+#include "backend/condition.hpp"
+#include "backend/engine_work.hpp"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+namespace shmcoll
+{
+
+namespace
+{
+
+// A wait returns after one or two of these, and the clock sleeps after so many without a wait.
+constexpr std::chrono::milliseconds kTick{10};
+constexpr int kIdleTicks = 100;
+
+// A host that has sent the block after this one has received this one.
+constexpr size_t kOnTheWay = 2;
+
+constexpr char kClosing[] = "the group is being closed";
+
+} // namespace
+
+struct PostedExchange::Call {
+    std::vector<char> given; // a copy: a message may be on its way when the call has ended
+    std::vector<size_t> at;  // where a host's block begins, in `given` and in `out`
+    char *out = nullptr;
+    std::vector<c10::intrusive_ptr<c10d::Work>> sends; // hold what is on its way
+};
+
+struct PostedExchange::Peer {
+    int host;
+    std::vector<char> block; // the engine writes here
+    c10::intrusive_ptr<c10d::Work> receive;
+    bool isTaken; // by the newest call
+};
+
+// gloo's wait for a message ends the connection if it times out, but it can be called off, and begin again. So a thread
+// calls it off every now and then.
+struct PostedExchange::Clock {
+    Condition lock; // guards what follows
+    c10d::Work *awaited = nullptr;
+    uint64_t waits = 0; // so far
+    bool started = false, stopped = false;
+
+    bool await(c10d::Work &work);
+    void start(const std::shared_ptr<Clock> &self);
+    void run();
+    bool tick(uint64_t &seen);
+    void stop();
+    bool isStopped();
+};
+
+// False: it was called off.
+bool PostedExchange::Clock::await(c10d::Work &work)
+{
+    struct Listed {
+        Listed(Clock &of, c10d::Work &work) : clock(of)
+        {
+            const Condition::Guard own(clock.lock);
+            clock.awaited = &work;
+            goesOn = !clock.stopped;
+            if (clock.waits++ == 0)
+                clock.lock.wake();
+        }
+        ~Listed()
+        {
+            const Condition::Guard own(clock.lock);
+            clock.awaited = nullptr;
+        }
+        Clock &clock;
+        bool goesOn;
+    };
+    const Listed listed(*this, work);
+    return listed.goesOn && work.wait();
+}
+
+void PostedExchange::Clock::start(const std::shared_ptr<Clock> &self)
+{
+    const Condition::Guard own(lock);
+    if (started)
+        return;
+    std::thread([self] { self->run(); }).detach();
+    started = true;
+}
+
+// Under the lock: calls off a wait that is older than a tick. True: there was one, or there has been one since.
+bool PostedExchange::Clock::tick(uint64_t &seen)
+{
+    const bool isOld = waits == seen;
+    if (awaited != nullptr && isOld)
+        awaited->abort();
+    seen = waits;
+    return awaited != nullptr || !isOld;
+}
+
+void PostedExchange::Clock::run()
+{
+    const Condition::Guard own(lock);
+    uint64_t seen = 0;
+    int idle = 0;
+    while (!stopped) {
+        if (idle == kIdleTicks) {
+            waits = seen = 0;
+            lock.wait([this] { return stopped || waits > 0; });
+        }
+        lock.waitFor(kTick, [this] { return stopped; });
+        idle = tick(seen) ? 0 : idle + 1;
+    }
+}
+
+void PostedExchange::Clock::stop()
+{
+    const Condition::Guard own(lock);
+    stopped = true;
+    if (awaited != nullptr)
+        awaited->abort();
+    lock.wake();
+}
+
+bool PostedExchange::Clock::isStopped()
+{
+    const Condition::Guard own(lock);
+    return stopped;
+}
+
+PostedExchange::PostedExchange(c10::intrusive_ptr<c10d::Backend> backend)
+    : backend_(std::move(backend)), clock_(std::make_shared<Clock>())
+{
+}
+
+PostedExchange::~PostedExchange()
+{
+    stop();
+}
+
+void PostedExchange::stop()
+{
+    clock_->stop();
+}
+
+bool PostedExchange::carries(const std::vector<int64_t> &gives, const std::vector<int64_t> &gets)
+{
+    const auto own = static_cast<size_t>(backend_->getRank());
+    const auto first = static_cast<size_t>(gives[own == 0 ? 1 : 0]);
+    const size_t connected = block_;
+    if (connected == 0)
+        block_ = first;
+    for (size_t host = 0; host < gives.size(); host++)
+        if (host != own && (gives[host] != gets[host] || static_cast<size_t>(gives[host]) != first))
+            return false;
+    return first == connected && gives[own] == gets[own];
+}
+
+void PostedExchange::post(Peer &peer)
+{
+    std::vector<at::Tensor> tensors{bytesAt(peer.block.data(), block_)};
+    peer.receive = backend_->recv(tensors, peer.host, static_cast<int>(block_));
+}
+
+void PostedExchange::send(Call &call)
+{
+    for (const Peer &peer : peers_) {
+        const char *from = call.given.data() + call.at[static_cast<size_t>(peer.host)];
+        std::vector<at::Tensor> tensors{bytesAt(from, block_)};
+        call.sends.push_back(backend_->send(tensors, peer.host, static_cast<int>(block_)));
+    }
+}
+
+void PostedExchange::begin(const void *in, void *out, const std::vector<int64_t> &blocks,
+                           shc_ticket *ticket, Done done)
+{
+    static const shc_ticket_hooks hooks = {
+        [](void *arg) { static_cast<PostedExchange *>(arg)->carryOn(); },
+        [](void *arg) { static_cast<PostedExchange *>(arg)->finish("nobody waits for it"); },
+    };
+    shc_ticket_set_hooks(ticket, &hooks, this);
+    done_ = std::move(done);
+    tried([&] {
+        prepare();
+        calls_.push_back(copied(in, out, blocks));
+        send(calls_.back());
+    });
+}
+
+PostedExchange::Call PostedExchange::copied(const void *in, void *out,
+                                            const std::vector<int64_t> &blocks) const
+{
+    const auto own = static_cast<size_t>(backend_->getRank());
+    const auto *bytes = static_cast<const char *>(in);
+    Call call;
+    size_t all = 0;
+    for (const int64_t block : blocks) {
+        call.at.push_back(all);
+        all += static_cast<size_t>(block);
+    }
+    call.given.assign(bytes, bytes + all);
+    call.out = static_cast<char *>(out);
+    std::memcpy(call.out + call.at[own], bytes + call.at[own], static_cast<size_t>(blocks[own]));
+    return call;
+}
+
+// Before a call's messages: receives for those of the others.
+void PostedExchange::prepare()
+{
+    if (calls_.size() == kOnTheWay)
+        calls_.pop_front();
+    if (peers_.empty()) {
+        for (int host = 0; host < backend_->getSize(); host++)
+            if (host != backend_->getRank())
+                peers_.push_back({host, std::vector<char>(block_), nullptr, false});
+        clock_->start(clock_);
+    }
+    for (Peer &peer : peers_) {
+        peer.isTaken = false;
+        if (!peer.receive)
+            post(peer);
+    }
+}
+
+// False: the wait was called off.
+bool PostedExchange::advance()
+{
+    const Call &call = calls_.back();
+    for (Peer &peer : peers_) {
+        if (peer.isTaken)
+            continue;
+        if (!clock_->await(*peer.receive))
+            return false;
+        std::memcpy(call.out + call.at[static_cast<size_t>(peer.host)], peer.block.data(), block_);
+        peer.isTaken = true;
+        peer.receive.reset();
+    }
+    return true;
+}
+
+void PostedExchange::rest()
+{
+    const at::NoGradGuard guard;
+    const at::DisableRecordFunctionGuard unseen;
+    for (Peer &peer : peers_) {
+        try {
+            if (!peer.receive)
+                post(peer);
+        } catch (...) { // the host has left, or been lost: the next call's error
+        }
+    }
+}
+
+void PostedExchange::carryOn()
+{
+    tried([this] {
+        if (advance())
+            finish(nullptr);
+        else if (clock_->isStopped())
+            finish(kClosing);
+    });
+}
+
+// An error ends the call.
+template <class Step>
+void PostedExchange::tried(Step step)
+{
+    try {
+        const at::NoGradGuard guard;
+        const at::DisableRecordFunctionGuard unseen; // a profile shows the group's calls
+        step();
+    } catch (const std::exception &error) {
+        finish(wordsOf(error).c_str());
+    } catch (...) {
+        finish("");
+    }
+}
+
+void PostedExchange::finish(const char *error)
+{
+    Done done;
+    std::swap(done, done_);
+    if (done)
+        done(error);
+}
+
+} // namespace shmcoll
