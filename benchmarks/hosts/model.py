@@ -71,12 +71,13 @@ class Machine:
 class Plan(ctypes.Structure):
     """struct sim_plan of plan.c, and what it was made for."""
 
-    NAMES = ("rails", "chunk", "payload", "record", "stage", "depth", "whole")
+    NAMES = ("rails", "chunk", "payload", "record", "eager", "stage", "depth", "whole")
     _fields_ = [(name, ctypes.c_uint64) for name in NAMES]
     rails: int
     chunk: int
     payload: int
     record: int
+    eager: int
     stage: int
     depth: int
     whole: int
@@ -267,6 +268,18 @@ class Shmcoll:
         cost.cpu_s += more_s
         return cost
 
+    def _eager(self, bytes_: int) -> Cost:
+        """A message for each other host follows the record. Of the root's host."""
+        cost = self._short(0, bytes_, 1)
+        others = self.plan.hosts - 1
+        cost.calls += others
+        cost.handed += others * bytes_
+        cost.out += others * bytes_
+        cost.link_s += others * bytes_ / self.machine.nic
+        cost.path_s += others * bytes_ / self.machine.nic
+        cost.cpu_s += others * (self.c.message + bytes_ / self.plan.ranks * self.c.wire)
+        return cost
+
     # ---- operations ----
 
     def _parts(self, bytes_: int, rate: float = 0.0) -> list[int]:
@@ -302,6 +315,8 @@ class Shmcoll:
         plan = self.plan
         if bytes_ <= plan.payload:
             return self._short(bytes_, bytes_, 0)
+        if bytes_ <= plan.eager:
+            return self._eager(bytes_)
         chunks = []
         for part in self._parts(bytes_):
             slice_ = elements(part, plan.rails)

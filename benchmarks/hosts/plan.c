@@ -8,7 +8,7 @@
 
 /* class Plan of model.py has the same members in the same order. */
 struct sim_plan {
-    uint64_t rails, chunk_bytes, payload_bytes, record_bytes;
+    uint64_t rails, chunk_bytes, payload_bytes, record_bytes, eager_bytes;
     uint64_t stage_bytes; /* of a rank that carries a rail */
     uint64_t depth, adds_whole;
 };
@@ -55,6 +55,7 @@ int sim_plan(int hosts, int ranks, int rails, struct sim_plan *out)
         .chunk_bytes = shc_hosts_chunk_elements(&group.plan, 1),
         .payload_bytes = group.payload_bytes,
         .record_bytes = shc_hosts_record_bytes(&group),
+        .eager_bytes = shc_hosts_eager_bytes(hosts),
         .stage_bytes = lay_out(&group, NULL),
         .depth = SHC_HOSTS_DEPTH,
         .adds_whole = shc_hosts_adds_whole(&group.plan),

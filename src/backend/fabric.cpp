@@ -3,6 +3,7 @@
 
 #include "backend/condition.hpp"
 #include "backend/engine_work.hpp"
+#include "backend/line_messages.hpp"
 #include "backend/posted_exchange.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -34,7 +35,15 @@ Engine::Engine(c10::intrusive_ptr<c10d::Backend> backend, Use use) : backend_(st
     if (use != Use::kLine || backend_->getBackendName() != "gloo")
         return;
     monitor_ = std::make_unique<P2pEngine>(backend_);
-    posted_ = std::make_unique<PostedExchange>(backend_);
+    waits_ = MessageWaits::make();
+    posted_ = std::make_unique<PostedExchange>(backend_, waits_);
+    messages_ = std::make_unique<LineMessages>(backend_, waits_);
+}
+
+Engine::~Engine()
+{
+    if (waits_ != nullptr)
+        waits_->stop();
 }
 
 // Never destructed: a call may end at any time.
@@ -72,6 +81,16 @@ void Engine::count(uint64_t bytes)
     underWay_++;
     calls_++;
     bytes_ += bytes;
+}
+
+// What ends a call that begins now.
+std::function<void(const char *)> Engine::counted(uint64_t bytes, shc_ticket *ticket)
+{
+    count(bytes);
+    return [this, ticket](const char *error) {
+        shc_ticket_done(ticket, error);
+        underWay_--;
+    };
 }
 
 // The future holds the work until the call has ended: torch's Work may be all that knows of it.
@@ -119,11 +138,7 @@ shc_fabric Engine::view()
         const auto hosts = static_cast<size_t>(self->backend_->getSize());
         std::vector<int64_t> gives(inBytes, inBytes + hosts), gets(outBytes, outBytes + hosts);
         if (self->posted_ != nullptr && self->posted_->carries(gives, gets)) {
-            self->count(sumOf(gives));
-            self->posted_->begin(in, out, gives, ticket, [self, ticket](const char *error) {
-                shc_ticket_done(ticket, error);
-                self->underWay_--;
-            });
+            self->posted_->begin(in, out, gives, ticket, self->counted(sumOf(gives), ticket));
             return 0;
         }
         return self->begin(sumOf(gives), ticket, [&](c10d::Backend &backend) {
@@ -141,21 +156,35 @@ shc_fabric Engine::view()
             return backend.broadcast(tensors, options);
         });
     };
-    if (monitor_ == nullptr)
-        return view;
+    if (monitor_ != nullptr)
+        addLine(view);
+    return view;
+}
+
+void Engine::addLine(shc_fabric &view)
+{
     view.monitor = [](void *ctx, int host, shc_ticket *ticket) {
         static uint64_t nothing; // is what comes
         const shc_p2p_fabric receives = static_cast<Engine *>(ctx)->monitor_->view();
         return receives.receive(receives.ctx, &nothing, sizeof nothing, host, 0, ticket);
+    };
+    view.send = [](void *ctx, const void *data, size_t bytes, int host, shc_ticket *ticket) {
+        auto *self = static_cast<Engine *>(ctx);
+        self->messages_->send(data, bytes, host, ticket, self->counted(bytes, ticket));
+        return 0;
+    };
+    view.receive = [](void *ctx, void *data, size_t bytes, int host, shc_ticket *ticket) {
+        auto *self = static_cast<Engine *>(ctx);
+        self->messages_->receive(data, bytes, host, ticket, self->counted(0, ticket));
+        return 0;
     };
     view.rest = [](void *ctx) { static_cast<Engine *>(ctx)->posted_->rest(); };
     view.stop = [](void *ctx) {
         const auto *self = static_cast<Engine *>(ctx);
         const shc_p2p_fabric receives = self->monitor_->view();
         receives.stop(receives.ctx);
-        self->posted_->stop();
+        self->waits_->stop();
     };
-    return view;
 }
 
 // ---- messages ----

@@ -2,6 +2,7 @@
 #pragma once
 // A c10d backend as the engine between hosts.
 
+#include "backend/line_messages.hpp"
 #include "backend/posted_exchange.hpp"
 #include "hosts/hosts.h"
 
@@ -56,15 +57,19 @@ class Engine
   private:
     struct Kept;
     static Kept *kept_;
-    ~Engine() = default;
+    ~Engine();
+    static void addLine(shc_fabric &view);
     void count(uint64_t bytes);
+    std::function<void(const char *)> counted(uint64_t bytes, shc_ticket *ticket);
     template <class Start>
     int begin(uint64_t bytes, shc_ticket *ticket, Start start);
 
     c10::intrusive_ptr<c10d::Backend> backend_;
     std::unique_ptr<P2pEngine>
         monitor_; // the same backend; none if its receives do not end with their connection
-    std::unique_ptr<PostedExchange> posted_; // the same backend; of a line of gloo alone
+    std::shared_ptr<MessageWaits> waits_;    // these three: of a line of gloo alone
+    std::unique_ptr<PostedExchange> posted_; // the same backend
+    std::unique_ptr<LineMessages> messages_; // the same backend
     std::atomic<int> underWay_{0};
     std::atomic<uint64_t> calls_{0}, bytes_{0};
 };

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backend/posted_exchange.hpp"
 
-#include "backend/condition.hpp"
 #include "backend/engine_work.hpp"
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
-#include <chrono>
 #include <cstring>
-#include <thread>
 
 namespace shmcoll
 {
@@ -16,14 +13,8 @@ namespace shmcoll
 namespace
 {
 
-// A wait returns after one or two of these, and the clock sleeps after so many without a wait.
-constexpr std::chrono::milliseconds kTick{10};
-constexpr int kIdleTicks = 100;
-
 // A host that has sent the block after this one has received this one.
 constexpr size_t kOnTheWay = 2;
-
-constexpr char kClosing[] = "the group is being closed";
 
 } // namespace
 
@@ -41,109 +32,13 @@ struct PostedExchange::Peer {
     bool isTaken; // by the newest call
 };
 
-// gloo's wait for a message ends the connection if it times out, but it can be called off, and begin again. So a thread
-// calls it off every now and then.
-struct PostedExchange::Clock {
-    Condition lock; // guards what follows
-    c10d::Work *awaited = nullptr;
-    uint64_t waits = 0; // so far
-    bool started = false, stopped = false;
-
-    bool await(c10d::Work &work);
-    void start(const std::shared_ptr<Clock> &self);
-    void run();
-    bool tick(uint64_t &seen);
-    void stop();
-    bool isStopped();
-};
-
-// False: it was called off.
-bool PostedExchange::Clock::await(c10d::Work &work)
-{
-    struct Listed {
-        Listed(Clock &of, c10d::Work &work) : clock(of)
-        {
-            const Condition::Guard own(clock.lock);
-            clock.awaited = &work;
-            goesOn = !clock.stopped;
-            if (clock.waits++ == 0)
-                clock.lock.wake();
-        }
-        ~Listed()
-        {
-            const Condition::Guard own(clock.lock);
-            clock.awaited = nullptr;
-        }
-        Clock &clock;
-        bool goesOn;
-    };
-    const Listed listed(*this, work);
-    return listed.goesOn && work.wait();
-}
-
-void PostedExchange::Clock::start(const std::shared_ptr<Clock> &self)
-{
-    const Condition::Guard own(lock);
-    if (started)
-        return;
-    std::thread([self] { self->run(); }).detach();
-    started = true;
-}
-
-// Under the lock: calls off a wait that is older than a tick. True: there was one, or there has been one since.
-bool PostedExchange::Clock::tick(uint64_t &seen)
-{
-    const bool isOld = waits == seen;
-    if (awaited != nullptr && isOld)
-        awaited->abort();
-    seen = waits;
-    return awaited != nullptr || !isOld;
-}
-
-void PostedExchange::Clock::run()
-{
-    const Condition::Guard own(lock);
-    uint64_t seen = 0;
-    int idle = 0;
-    while (!stopped) {
-        if (idle == kIdleTicks) {
-            waits = seen = 0;
-            lock.wait([this] { return stopped || waits > 0; });
-        }
-        lock.waitFor(kTick, [this] { return stopped; });
-        idle = tick(seen) ? 0 : idle + 1;
-    }
-}
-
-void PostedExchange::Clock::stop()
-{
-    const Condition::Guard own(lock);
-    stopped = true;
-    if (awaited != nullptr)
-        awaited->abort();
-    lock.wake();
-}
-
-bool PostedExchange::Clock::isStopped()
-{
-    const Condition::Guard own(lock);
-    return stopped;
-}
-
-PostedExchange::PostedExchange(c10::intrusive_ptr<c10d::Backend> backend)
-    : backend_(std::move(backend)), clock_(std::make_shared<Clock>())
+PostedExchange::PostedExchange(c10::intrusive_ptr<c10d::Backend> backend,
+                               std::shared_ptr<MessageWaits> waits)
+    : backend_(std::move(backend)), waits_(std::move(waits))
 {
 }
 
-PostedExchange::~PostedExchange()
-{
-    stop();
-}
-
-void PostedExchange::stop()
-{
-    clock_->stop();
-}
+PostedExchange::~PostedExchange() = default;
 
 bool PostedExchange::carries(const std::vector<int64_t> &gives, const std::vector<int64_t> &gets)
 {
@@ -215,7 +110,6 @@ void PostedExchange::prepare()
         for (int host = 0; host < backend_->getSize(); host++)
             if (host != backend_->getRank())
                 peers_.push_back({host, std::vector<char>(block_), nullptr, false});
-        clock_->start(clock_);
     }
     for (Peer &peer : peers_) {
         peer.isTaken = false;
@@ -231,7 +125,7 @@ bool PostedExchange::advance()
     for (Peer &peer : peers_) {
         if (peer.isTaken)
             continue;
-        if (!clock_->await(*peer.receive))
+        if (!waits_->await(*peer.receive))
             return false;
         std::memcpy(call.out + call.at[static_cast<size_t>(peer.host)], peer.block.data(), block_);
         peer.isTaken = true;
@@ -258,8 +152,8 @@ void PostedExchange::carryOn()
     tried([this] {
         if (advance())
             finish(nullptr);
-        else if (clock_->isStopped())
-            finish(kClosing);
+        else if (waits_->isStopped())
+            finish(MessageWaits::kClosing);
     });
 }
 

@@ -3,6 +3,7 @@
 // An exchange of short blocks by messages whose receives are posted before, and which the caller's thread awaits. A
 // collective of gloo passes through a thread of its own twice, and each change of threads takes as long as the network.
 
+#include "backend/message_waits.hpp"
 #include "hosts/hosts.h"
 
 #include <deque>
@@ -21,7 +22,7 @@ class PostedExchange
   public:
     using Done = std::function<void(const char *error)>; // nullptr: well
 
-    explicit PostedExchange(c10::intrusive_ptr<c10d::Backend> backend);
+    PostedExchange(c10::intrusive_ptr<c10d::Backend> backend, std::shared_ptr<MessageWaits> waits);
     ~PostedExchange();
     PostedExchange(const PostedExchange &) = delete;
     PostedExchange &operator=(const PostedExchange &) = delete;
@@ -39,13 +40,9 @@ class PostedExchange
     // lock is held.
     void rest();
 
-    // The wait for a call ends soon, with an error.
-    void stop();
-
   private:
     struct Call;
     struct Peer;
-    struct Clock;
     void prepare();
     void post(Peer &peer);
     Call copied(const void *in, void *out, const std::vector<int64_t> &blocks) const;
@@ -61,7 +58,7 @@ class PostedExchange
     std::vector<Peer> peers_;
     std::deque<Call> calls_; // the newest is the last one; those before it may be on their way
     Done done_;              // of the newest; empty: it is over
-    std::shared_ptr<Clock> clock_;
+    std::shared_ptr<MessageWaits> waits_;
 };
 
 } // namespace shmcoll

@@ -41,10 +41,11 @@ struct shc_hosts_call {
 struct shc_hosts_sizes {
     uint64_t given, wanted; /* hashes of all sizes */
     uint64_t least, most;
-    uint64_t width;   /* of a column */
-    uint64_t longest; /* of a tensor that goes to another host, or comes from it */
-    uint64_t carried; /* 1: all that goes to other hosts is in the record */
-    uint64_t rate;    /* of any call: what the host has measured; in a record alone */
+    uint64_t width;    /* of a column */
+    uint64_t longest;  /* of a tensor that goes to another host, or comes from it */
+    uint64_t carried;  /* 1: all that goes to other hosts is in the record */
+    uint64_t rate;     /* of any call: what the host has measured; in a record alone */
+    uint64_t messages; /* of any call: 1, the line has messages; in a record alone */
 };
 
 /* What a host says of its call. */
@@ -63,7 +64,7 @@ struct shc_hosts_said {
 struct shc_hosts_record {
     struct shc_hosts_said said;
     uint32_t status; /* not SHC_OK: the payload is the text */
-    uint32_t unused[15];
+    uint32_t unused[13];
 };
 
 /* Parts of the staging memory. */
@@ -109,6 +110,7 @@ struct shc_hosts {
     uint64_t number;
     struct shc_hosts_sizes sizes; /* of the island */
     uint64_t rate; /* of the slowest host's link (hosts_plan.h), once hosts have met */
+    bool messages; /* all lines have them; known, as the rate is, once hosts have met */
     struct shc_turn *turn;
     uint64_t deadline_ns;
 };

@@ -19,6 +19,9 @@ extern "C" {
 #define SHC_HOSTS_ERROR_BYTES  1024
 #define SHC_HOSTS_PREFIX_BYTES 64
 
+/* The longest message between leaders. */
+#define SHC_HOSTS_MESSAGE_BYTES ((size_t)256 << 10)
+
 /* One call of an engine in flight. */
 struct shc_ticket;
 
@@ -54,6 +57,11 @@ struct shc_fabric {
                     const uint64_t *out_bytes, struct shc_ticket *ticket);
     /* `data` of host `root` goes to all others. */
     int (*broadcast)(void *ctx, void *data, size_t bytes, int root, struct shc_ticket *ticket);
+    /* Of a line, and both NULL if the engine cannot: `bytes` go to that host, or come from it, after a first exchange.
+     * Those of one size come in the order in which they were sent; hosts that disagree on it wait for one another. At
+     * most SHC_HOSTS_MESSAGE_BYTES. */
+    int (*send)(void *ctx, const void *data, size_t bytes, int host, struct shc_ticket *ticket);
+    int (*receive)(void *ctx, void *data, size_t bytes, int host, struct shc_ticket *ticket);
     /* Of a line, or NULL: a call of the group has ended. The engine may prepare the next one. */
     void (*rest)(void *ctx);
     /* Of a line, and NULL if the engine cannot: a call that ends when the connection to that host does, with an error,

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "hosts/hosts_plan.h"
 
+#include "hosts/hosts.h"
+
 #include "shm/base/num.h"
 
 #include <stdio.h>
@@ -133,6 +135,13 @@ size_t shc_hosts_payload_bytes(int hosts)
 {
     const size_t bytes = shc_min_size(PAYLOAD_BYTES, RECORDS_BYTES / (size_t)hosts) & ~(size_t)63;
     return bytes ? bytes : 64;
+}
+
+size_t shc_hosts_eager_bytes(int hosts)
+{
+    if (hosts < 2 || hosts > SHC_HOSTS_EAGER_HOSTS)
+        return 0;
+    return SHC_HOSTS_MESSAGE_BYTES / (size_t)(hosts - 1);
 }
 
 uint64_t shc_hosts_chunk_elements(const struct shc_hosts_plan *plan, uint32_t elem_bytes)

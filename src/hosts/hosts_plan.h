@@ -17,8 +17,9 @@
 #include "shm/base/attrs.h"
 #include "shm/shmcoll.h"
 
-#define SHC_HOSTS_MAX_RAILS 8
-#define SHC_HOSTS_MAX_WORLD 65536
+#define SHC_HOSTS_MAX_RAILS   8
+#define SHC_HOSTS_MAX_WORLD   65536
+#define SHC_HOSTS_EAGER_HOSTS 16 /* the most for which data go along with a record */
 
 struct shc_hosts_plan {
     int world, hosts, rails;
@@ -58,6 +59,10 @@ struct shc_slice shc_hosts_slice(uint64_t count, int parts, int index);
 
 /* Room for data in a record, in bytes: the same for all calls, so that no record has another size. */
 size_t shc_hosts_payload_bytes(int hosts);
+
+/* The longest broadcast whose data go along with the record. The link of the root's host carries them once for each
+ * other host; for more than that a tree of rails is faster. */
+size_t shc_hosts_eager_bytes(int hosts);
 
 /* Elements of a chunk: a rail's piece for one host is not too small, and three chunks fit the staging memory. */
 uint64_t shc_hosts_chunk_elements(const struct shc_hosts_plan *plan, uint32_t elem_bytes);

@@ -26,6 +26,7 @@ static void fill(const struct shc_hosts_call *call, enum shc_status st)
     record->said = shc_hosts_said_of(call);
     record->said.sizes = hosts->sizes;
     record->said.sizes.rate = hosts->known_rate ? hosts->known_rate : shc_gate_rate(hosts->gate);
+    record->said.sizes.messages = hosts->line.send && hosts->line.receive;
     record->status = (uint32_t)st;
     if (st != SHC_OK)
         snprintf(shc_hosts_payload(record), hosts->payload_bytes, "%s",
@@ -41,11 +42,20 @@ static uint64_t least_rate(const struct shc_hosts *hosts)
     return least;
 }
 
+static bool all_have_messages(const struct shc_hosts *hosts)
+{
+    for (int host = 0; host < hosts->plan.hosts; host++)
+        if (shc_hosts_record_of(hosts, host)->said.sizes.messages != 1)
+            return false;
+    return true;
+}
+
 /* The first host that says another call than host 0, or that has failed. */
 static enum shc_status compare(struct shc_hosts *hosts)
 {
     const struct shc_hosts_record *first = shc_hosts_record_of(hosts, 0);
     hosts->rate = least_rate(hosts);
+    hosts->messages = all_have_messages(hosts);
     for (int host = 0; host < hosts->plan.hosts; host++) {
         struct shc_hosts_record *record = shc_hosts_record_of(hosts, host);
         char ranks[2][RANKS_TEXT], calls[2][SHC_HOSTS_CALL_TEXT];
@@ -213,17 +223,22 @@ enum shc_status shc_hosts_announce(const struct shc_hosts_call *call)
 }
 
 #define VERDICT_BYTES 64
-#define RATE_AT       8 /* after the status */
+/* After the status. */
+#define MESSAGES_AT 4
+#define RATE_AT     8
 
 /* The leader's verdict reaches its island. */
 static enum shc_status tell(struct shc_hosts *hosts, enum shc_status st, size_t bytes)
 {
     char *verdict = hosts->stage.verdict, *text = hosts->stage.text;
-    uint32_t status = (uint32_t)st;
+    uint32_t status = (uint32_t)st, messages = hosts->messages;
     memcpy(verdict, &status, sizeof status);
+    memcpy(verdict + MESSAGES_AT, &messages, sizeof messages);
     memcpy(verdict + RATE_AT, &hosts->rate, sizeof hosts->rate);
     SHC_TRY(shc_hosts_give(hosts, 0, verdict, VERDICT_BYTES + bytes));
     memcpy(&status, verdict, sizeof status);
+    memcpy(&messages, verdict + MESSAGES_AT, sizeof messages);
+    hosts->messages = messages == 1;
     memcpy(&hosts->rate, verdict + RATE_AT, sizeof hosts->rate);
     if (status == SHC_OK)
         return SHC_OK;

@@ -395,6 +395,55 @@ TEST(HostsFail, CallsThatDifferBetweenHostsAreToldOnAllRanks)
     }
 }
 
+// Data that go along with the record reach nobody: hosts differ in the size, in the root, or in the operation.
+TEST(HostsFail, EagerBroadcastsThatDifferChangeNothing)
+{
+    struct Difference {
+        int64_t count;
+        int root;
+        bool sums;
+    };
+    for (const Difference other : {Difference{5001, 1, false}, Difference{5000, 2, false},
+                                   Difference{9, 1, false}, Difference{5000, 1, true}}) {
+        Network network(2);
+        run_hosts(kTwoOfTwo, network, [&](Group &group) {
+            const bool is_other = group.place.host == 1;
+            const int root = is_other ? other.root : 1;
+            Sum data(is_other ? other.count : 5000);
+            shc_op op = op_of(SHC_BROADCAST);
+            op.root = root;
+            (group.rank == root ? op.input : op.output) = data.op.input;
+            ASSERT_EQ(group.run(op_of(SHC_BARRIER)), SHC_OK) << group.error;
+            EXPECT_EQ(group.run(is_other && other.sums ? data.op : op), SHC_ERR_MISMATCH);
+            EXPECT_NE(std::string(group.error).find("broadcast #2 (float32[5000], root 1) on host"),
+                      std::string::npos)
+                << group.error;
+            EXPECT_EQ(data.x, std::vector<float>(data.x.size(), 1));
+        });
+    }
+}
+
+// All hosts have met, but the root's message does not come.
+TEST(HostsFail, AnEagerBroadcastWhoseMessageIsLostTimesOut)
+{
+    Network network(2);
+    network.lose_messages();
+    run_hosts(kTwoOfTwo, network, [&](Group &group) {
+        Sum data(5000);
+        shc_op op = op_of(SHC_BROADCAST);
+        (group.rank == 0 ? op.input : op.output) = data.op.input;
+        op.timeout_ns = 300 * SHC_NS_PER_MS;
+        ASSERT_EQ(group.run(op_of(SHC_BARRIER)), SHC_OK) << group.error; // what lines can is known
+        const shc_status st = group.run(op);
+        EXPECT_EQ(st, group.place.host == 0 ? SHC_OK : SHC_ERR_TIMEOUT) << group.error;
+        if (st != SHC_OK) {
+            EXPECT_NE(std::string(group.error).find("waiting for host 0"), std::string::npos)
+                << group.error;
+        }
+        EXPECT_EQ(data.x, std::vector<float>(5000, 1));
+    });
+}
+
 // Also what no island would find by itself: an average is added in it like a sum.
 TEST(HostsFail, CallsThatDifferOnOneHostAreToldOnAllHosts)
 {

@@ -13,6 +13,7 @@
 #include <numeric>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <vector>
 
 namespace shmcoll::test
@@ -41,6 +42,13 @@ class Network::Switch
                 add_end({[part] { memset(part.out, 0x5a, part.out_bytes); }, part.ticket,
                          "the connection was closed"});
         meetings_.clear();
+        for (auto &way : messages_)
+            for (const Receive &one : way.second.receives) {
+                const size_t bytes = std::get<2>(way.first);
+                add_end({[one, bytes] { memset(one.out, 0x5a, bytes); }, one.ticket,
+                         "the connection was closed"});
+            }
+        messages_.clear();
     }
 
     void refuse_monitors(bool fails)
@@ -48,6 +56,8 @@ class Network::Switch
         refuses_ = fails;
         has_monitors_ = fails;
     }
+
+    void lose_messages() { loses_messages_ = true; }
 
     void lose(int host)
     {
@@ -94,6 +104,15 @@ class Network::Switch
         std::vector<char> bytes;
         std::vector<uint64_t> blocks;
     };
+    using Way = std::tuple<int, int, size_t>; // from a host to a host, bytes
+    struct Receive {
+        void *out;
+        shc_ticket *ticket;
+    };
+    struct Messages {
+        std::deque<std::vector<char>> sent;
+        std::deque<Receive> receives;
+    };
     struct Monitor {
         int by, of; // hosts
         shc_ticket *ticket;
@@ -111,6 +130,8 @@ class Network::Switch
                 gather,
                 exchange,
                 broadcast,
+                has_messages_ ? send : nullptr,
+                has_messages_ ? receive : nullptr,
                 nullptr,
                 has_monitors_ ? monitor : nullptr,
                 stop};
@@ -172,15 +193,19 @@ class Network::Switch
         part.bytes = before(part.gives, hosts);
         part.out_bytes = before(part.takes, hosts);
         const bool is_carried = port->rail < 0 && port->host % 2 == 1;
-        if (is_carried)
-            port->network->carry(part);
+        if (is_carried) {
+            const auto *bytes = static_cast<const char *>(in);
+            part.copy = std::make_shared<std::vector<char>>(bytes, bytes + part.bytes);
+            part.in = part.copy->data();
+            port->network->carry(ticket);
+        }
         const int failed = port->network->post(port, part);
         if (failed && is_carried)
             port->network->forget(ticket);
         return failed;
     }
 
-    void carry(Part &part)
+    void carry(shc_ticket *ticket)
     {
         static const shc_ticket_hooks hooks = {
             [](void *arg) {
@@ -190,12 +215,46 @@ class Network::Switch
                 static_cast<Carried *>(arg)->network->drop(static_cast<Carried *>(arg));
             },
         };
-        const auto *in = static_cast<const char *>(part.in);
-        part.copy = std::make_shared<std::vector<char>>(in, in + part.bytes);
-        part.in = part.copy->data();
         std::lock_guard<std::mutex> guard(lock_);
-        carried_[part.ticket] = {this, part.ticket, std::nullopt};
-        shc_ticket_set_hooks(part.ticket, &hooks, &carried_[part.ticket]);
+        carried_[ticket] = {this, ticket, std::nullopt};
+        shc_ticket_set_hooks(ticket, &hooks, &carried_[ticket]);
+    }
+
+    static int send(void *ctx, const void *data, size_t bytes, int host, shc_ticket *ticket)
+    {
+        auto *port = static_cast<Port *>(ctx);
+        const auto *from = static_cast<const char *>(data);
+        std::lock_guard<std::mutex> guard(port->network->lock_);
+        if (!port->network->loses_messages_)
+            port->network->messages_[{port->host, host, bytes}].sent.emplace_back(from,
+                                                                                  from + bytes);
+        port->network->match({port->host, host, bytes});
+        port->network->add_end({[] {}, ticket, nullptr});
+        return 0;
+    }
+
+    static int receive(void *ctx, void *data, size_t bytes, int host, shc_ticket *ticket)
+    {
+        auto *port = static_cast<Port *>(ctx);
+        if (port->host % 2 == 1)
+            port->network->carry(ticket);
+        std::lock_guard<std::mutex> guard(port->network->lock_);
+        port->network->messages_[{host, port->host, bytes}].receives.push_back({data, ticket});
+        port->network->match({host, port->host, bytes});
+        return 0;
+    }
+
+    void match(const Way &way)
+    {
+        Messages &here = messages_[way];
+        while (!here.sent.empty() && !here.receives.empty()) {
+            void *out = here.receives.front().out;
+            const std::vector<char> sent = std::move(here.sent.front());
+            add_end({[out, sent] { memcpy(out, sent.data(), sent.size()); },
+                     here.receives.front().ticket, nullptr});
+            here.receives.pop_front();
+            here.sent.pop_front();
+        }
     }
 
     void forget(shc_ticket *ticket)
@@ -239,6 +298,9 @@ class Network::Switch
             for (auto &meeting : meetings_)
                 for (Part &part : meeting.second)
                     part.ticket = part.ticket == ticket ? nullptr : part.ticket;
+            for (auto &way : messages_)
+                for (Receive &one : way.second.receives)
+                    one.ticket = one.ticket == ticket ? nullptr : one.ticket;
             for (End &end : late_)
                 end.ticket = end.ticket == ticket ? nullptr : end.ticket;
             carried_.erase(ticket);
@@ -347,7 +409,9 @@ class Network::Switch
     std::condition_variable ended_;
     std::vector<Monitor> monitors_;
     std::set<int> lost_;
-    bool refuses_ = false, has_monitors_ = true;
+    bool refuses_ = false, has_monitors_ = true, loses_messages_ = false;
+    const bool has_messages_ = hosts_ % 2 == 0;
+    std::map<Way, Messages> messages_;
     int calls_ = 0;
     Ends ends_; // last: it ends what uses the rest
 };
@@ -377,6 +441,11 @@ void Network::release_late()
 void Network::refuse_monitors(bool fails)
 {
     switch_->refuse_monitors(fails);
+}
+
+void Network::lose_messages()
+{
+    switch_->lose_messages();
 }
 
 void Network::lose(int host)

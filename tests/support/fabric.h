@@ -2,7 +2,7 @@
 #pragma once
 // Engines between the "hosts" of one process: each line and each rail is a set of calls that meet by their number.
 // A thread of its own ends them, as an engine's does; but exchanges of the lines of odd hosts go on in the thread that
-// waits for them. They can be told to misbehave.
+// waits for them. An even number of hosts has messages, too. They can be told to misbehave.
 
 extern "C" {
 #include "hosts/hosts.h"
@@ -35,6 +35,9 @@ class Network
 
     // From now on no call monitors a host; `fails`: it is refused, else there is no such call.
     void refuse_monitors(bool fails);
+
+    // From now on no message between leaders comes.
+    void lose_messages();
 
     // The connections of that host end, for those who monitor it; also for those who begin to.
     void lose(int host);

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: BSD-3-Clause
+#pragma once
+// Waits for messages of gloo, by the thread that wants them. gloo's own wait ends the connection if it times out, but it
+// can be called off and begin again. So a thread calls it off every now and then.
+
+#include "backend/condition.hpp"
+
+#include <memory>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+namespace shmcoll
+{
+
+// One thread at a time waits.
+class MessageWaits
+{
+  public:
+    static constexpr char kClosing[] = "the group is being closed";
+
+    // Throws std::system_error: there is no thread.
+    static std::shared_ptr<MessageWaits> make();
+    MessageWaits(const MessageWaits &) = delete;
+    MessageWaits &operator=(const MessageWaits &) = delete;
+
+    // Throws the message's error. False: the wait was called off, after 10 to 20 ms or by stop().
+    bool await(c10d::Work &work);
+
+    // For good: the thread ends, too.
+    void stop();
+    bool isStopped();
+
+  private:
+    MessageWaits() = default;
+    void run();
+    bool tick(uint64_t &seen);
+
+    Condition lock_; // guards what follows
+    c10d::Work *awaited_ = nullptr;
+    uint64_t count_ = 0; // of waits, since the thread slept
+    bool stopped_ = false;
+};
+
+} // namespace shmcoll
