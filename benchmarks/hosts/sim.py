@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from model import Constants, Gloo, Machine, Shmcoll
-from shmcoll.watch.text import run_quietly
+from shmcoll.cli import run_quietly
 
 SCHEMA = "shmcoll.hosts/1"  # of against_gloo.py
 OPERATIONS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all")

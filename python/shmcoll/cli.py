@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
-import difflib
+import errno
 import importlib
+import io
+import os
 import pathlib
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 # name -> (text for --help, module whose main(arguments) runs it)
 COMMANDS = {
@@ -51,10 +54,49 @@ PATHS = {
 }
 
 EXIT_USAGE = 2
+EXIT_OUTPUT = 74  # EX_IOERR of sysexits.h: no verdict has it
+
+# What only a write can say; other files than standard output have their own errors.
+_UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[1:] if argv is None else argv)
+    return run_quietly(lambda: _run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def run_quietly(command: Callable[[], int]) -> int:
+    """Its exit code. Ctrl-C, also while a command loads, and an output that cannot be written end it without a
+    traceback."""
+    if sys.stdout is None:  # its descriptor was closed before
+        sys.stdout = open(os.devnull, "w")
+    # A name, or a dot of ours, may be no character of the locale.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
+    try:
+        try:
+            return command()
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        return _lose_output(error)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+
+
+def _lose_output(error: OSError) -> int:
+    # What is still in the buffer must not fail when the interpreter ends.
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    if error.errno == errno.EPIPE:  # as of head
+        return 128 + signal.SIGPIPE
+    print(f"shmcoll: standard output cannot be written: {error.strerror}", file=sys.stderr)
+    return EXIT_OUTPUT
+
+
+def _run(words: list[str]) -> int:
     command = words[0] if words else "--help"
     if command in ("-h", "--help", "help"):
         print(_help())
@@ -94,6 +136,8 @@ def _help() -> str:
 
 
 def _unknown(command: str) -> str:
+    import difflib
+
     what = "option" if command.startswith("-") else "command"
     inner = {name.partition(" ")[2]: name for name in INNER}
     near = difflib.get_close_matches(command, COMMANDS, n=1)

@@ -35,15 +35,53 @@ def run(*words: str, folder: Path, stdout: int | None) -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "export"])
+PRINTS = {name: words for name, words in COMMANDS.items() if name != "export"}
+PRINTS |= {"--version": (), "--help": (), "--cflags": ()}
+
+
+@pytest.mark.parametrize("name", PRINTS)
 def test_a_reader_that_has_gone_ends_a_tool_without_a_traceback(name: str, tmp_path: Path) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        done = run(name, *COMMANDS[name], folder=tmp_path, stdout=writer)
+        done = run(name, *PRINTS[name], folder=tmp_path, stdout=writer)
     finally:
         os.close(writer)
     assert "Traceback" not in done.stderr and done.returncode == 141, done
+
+
+@pytest.mark.parametrize("name", [*PRINTS, "bench"])
+def test_an_output_on_a_full_disk_is_an_error_of_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without a buffer each print fails by itself.
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1" if name in ("status", "bench") else "")
+    words = PRINTS.get(name, ("--backends=gloo", "-g2", "-obarrier", "--point-time=0.01"))
+    with open("/dev/full", "w") as full:
+        done = run(name, *words, folder=tmp_path, stdout=full.fileno())
+    said = "shmcoll: standard output cannot be written: No space left on device\n"
+    assert done.stderr == said and done.returncode == 74, done
+
+
+@pytest.mark.parametrize("words", ["shmcoll status", "shmcoll bench", "shmcoll.bench"])
+def test_ctrl_c_ends_a_tool_that_still_loads(words: str, tmp_path: Path) -> None:
+    module, *words_of_tool = words.split()
+    program = f"""if True:
+        import os, runpy, signal, sys
+
+        class Finder:
+            def find_spec(self, name, path, target=None):
+                if name in ("shmcoll.watch", "shmcoll.bench.options"):
+                    os.kill(os.getpid(), signal.SIGINT)
+
+        sys.meta_path.insert(0, Finder())
+        sys.argv[1:] = {words_of_tool}
+        runpy.run_module("{module}", run_name="__main__")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert (done.stderr, done.returncode) == ("", 130), done
 
 
 @pytest.mark.parametrize("name", [*COMMANDS, "bench"])

@@ -3,7 +3,7 @@
 
 import sys
 
-from shmcoll.bench.cli import main
+from shmcoll.cli import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(["bench", *sys.argv[1:]]))

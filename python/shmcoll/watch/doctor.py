@@ -17,7 +17,7 @@ from pathlib import Path
 
 from shmcoll.bench import machine as bench_machine
 from shmcoll.bench.topology import read as read_topology
-from shmcoll.watch import board, gpu_links, load, machine, text
+from shmcoll.watch import board, gpu_links, load, machine
 from shmcoll.watch.checks import FAIL, OK, WARN, Numbers, RunningRank, Verdict, run
 from shmcoll.watch.groups import Group, gather
 from shmcoll.watch.parser import EXIT_USAGE, Parser
@@ -36,7 +36,7 @@ _MEMBARRIER = {"x86_64": 324, "aarch64": 283}  # the number of the system call
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    return text.run_quietly(lambda: _run(options))
+    return _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:

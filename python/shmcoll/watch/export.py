@@ -25,7 +25,7 @@ _REQUEST_S = 5.0  # a client that says nothing for so long is left
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    return text.run_quietly(lambda: _run(options))
+    return _run(options)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -33,7 +33,7 @@ _MOST_RANKS = 8  # that have nothing special
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    return text.run_quietly(lambda: _run(options))
+    return _run(options)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -40,7 +40,7 @@ __all__ = [
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    return text.run_quietly(lambda: _run(options))
+    return _run(options)
 
 
 def _run(options: argparse.Namespace) -> int:

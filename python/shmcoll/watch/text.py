@@ -5,14 +5,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import io
 import os
 import shutil
 import signal
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -63,25 +62,6 @@ def seconds(word: str, least: float = 0.01) -> float:
 
 def _seconds_or_none(word: str) -> float:
     return seconds(word, 0)
-
-
-def run_quietly(command: Callable[[], int]) -> int:
-    """Its exit code. A reader that has gone, or Ctrl-C, ends the command without a traceback."""
-    if sys.stdout is None:  # its descriptor was closed before
-        sys.stdout = open(os.devnull, "w")
-    # A name, or a dot of ours, may be no character of the locale.
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    try:
-        code = command()
-        sys.stdout.flush()
-        return code
-    except BrokenPipeError:
-        # What is still in the buffer must not fail when the interpreter ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 128 + signal.SIGPIPE
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
 
 
 def exit_on_signals() -> None:

@@ -37,7 +37,7 @@ _PLAIN_WIDTH = 120  # where there is no terminal
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    return text.run_quietly(lambda: _run(options))
+    return _run(options)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from shmcoll.bench.topology import Cpu, cpus_of, list_text, parse_list, cache_size
-from shmcoll.watch import board, machine, text
+from shmcoll.watch import board, machine
 from shmcoll.watch.groups import Group, gather
 from shmcoll.watch.parser import EXIT_USAGE, Parser
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         epilog="exit codes: 0 shown, 64 bad usage",
     )
     parser.parse_args(argv)
-    return text.run_quietly(_run)
+    return _run()
 
 
 def _run() -> int:

@@ -38,7 +38,7 @@ Event = dict[str, Any]
 
 def main(argv: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    return text.run_quietly(lambda: _run(options))
+    return _run(options)
 
 
 def _parser() -> argparse.ArgumentParser:
