@@ -3,14 +3,20 @@
 
 #include "backend/python.hpp"
 
+extern "C" {
+#include "shm/base/utf8.h"
+}
+
 #include <c10/util/Exception.h>
 #include <regex>
 
 namespace shmcoll
 {
 
-void throwStatus(shc_status status, const std::string &text)
+void throwStatus(shc_status status, const std::string &said)
 {
+    std::string text = said; // Python takes UTF-8 alone
+    shc_utf8_mend(text.data());
     switch (status) {
     case SHC_ERR_INVALID:
         TORCH_CHECK_VALUE(false, "shmcoll: ", text);

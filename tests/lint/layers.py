@@ -17,7 +17,14 @@ MEMORY = "shm/shmcoll_memory.h"
 
 # The parts around the core, and which of our headers each may include.
 PARTS = {
-    "backend": ("backend/*", PUBLIC, MEMORY, "cuda_ipc/cuda_ipc.h", "hosts/hosts.h"),
+    "backend": (
+        "backend/*",
+        PUBLIC,
+        MEMORY,
+        "cuda_ipc/cuda_ipc.h",
+        "hosts/hosts.h",
+        "shm/base/utf8.h",
+    ),
     "cuda_ipc": ("cuda_ipc/*", PUBLIC)
     + tuple(
         f"shm/base/{name}.h" for name in ("attrs", "atomic", "once", "num", "clock", "lateness")

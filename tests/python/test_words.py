@@ -196,6 +196,29 @@ def test_a_group_is_called_what_its_user_calls_it() -> None:
     assert facts == ["data_parallel", 1, "1,2"]
 
 
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("\u00e4" * 50, "\u00e4" * 31),  # 63 bytes would end in a half of one
+        ("x" + "\u20ac" * 50, "x" + "\u20ac" * 20),
+        ("two\nlines=1", "two?lines=1"),
+    ],
+)
+def test_the_name_of_a_group_is_whole_characters_of_one_line(said: str, shown: str) -> None:
+    def body(mine: Rank) -> Any:
+        mine.init()
+        group = dist.new_group(timeout=seconds(5.0), group_desc=said)
+        dist.barrier(group=group)
+        desc = shmcoll.describe(group)["desc"]
+        with pytest.raises(dist.DistBackendError) as caught:
+            dist.all_reduce(torch.ones(3 + mine.rank), group=group)
+        return desc, str(caught.value)
+
+    for desc, text in run(2, body):
+        assert desc == shown
+        assert f'on group "{shown}" failed: ' in text
+
+
 @pytest.mark.parametrize("how", ["hook", "process"])
 def test_an_exception_explains_why_a_rank_left(how: str) -> None:
     """At the end of a program by sys.excepthook, in a process of multiprocessing by its finalizers."""

@@ -3,6 +3,7 @@
 
 #include "shm/base/config.h"
 #include "shm/base/log.h"
+#include "shm/base/utf8.h"
 #include "shm/comm/memory.h"
 #include "shm/comm/request.h"
 #include "shm/os/numa.h"
@@ -93,7 +94,7 @@ static enum shc_status init_p2p(struct shc_comm *comm)
 static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config *config)
 {
     struct shc_seat *seat = &comm->seat;
-    snprintf(comm->name, sizeof comm->name, "%s", config->name ? config->name : "");
+    shc_utf8_copy_name(comm->name, sizeof comm->name, config->name ? config->name : "");
     seat->rank = config->rank;
     seat->world_size = config->world_size;
     seat->mail = shc_mail_plan(config->world_size);

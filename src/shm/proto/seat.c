@@ -2,6 +2,7 @@
 #include "shm/proto/seat.h"
 
 #include "shm/base/log.h"
+#include "shm/base/utf8.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,7 +27,7 @@ void shc_seat_describe(struct shc_seat *seat, const char *description)
     /* acq_rel seat/described: only the first thread writes the text. */
     if (!shc_a32_cas_acq_rel(&seat->described, SHC_NOT_DESCRIBED, SHC_BEING_DESCRIBED))
         return;
-    snprintf(seat->description, sizeof seat->description, "%s", description);
+    shc_utf8_copy_name(seat->description, sizeof seat->description, description);
     /* release seat/described -> acquire in shc_seat_group(): the text. */
     shc_a32_store_release(&seat->described, SHC_DESCRIBED);
 }
