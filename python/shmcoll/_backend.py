@@ -41,7 +41,7 @@ os.register_at_fork(after_in_child=_glue.after_fork_in_child)
 
 def _check_type(what: str, value: object, kind: type) -> None:
     """Raises a TypeError that names both types, and shows the value."""
-    if not isinstance(value, kind):
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         name = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
         raise TypeError(f"shmcoll: {what} must be a {name}, got {type(value).__name__} ({value!r})")
 

@@ -52,16 +52,27 @@ void checkHosts(const shmcoll::GroupOptions &options)
                              options.partials);
 }
 
+// A bool is an int for Python, but no number of anything.
+int number(const py::int_ &value)
+{
+    py::detail::make_caster<int> number;
+    if (PyBool_Check(value.ptr()) || !number.load(value, false))
+        throw py::type_error("shmcoll.Options: incompatible constructor arguments: rails must be a "
+                             "small number, got " +
+                             py::repr(value).cast<std::string>());
+    return number;
+}
+
 IntrusiveClass<shmcoll::GroupOptions> makeOptions(std::chrono::milliseconds timeout,
                                                   std::string tuning, std::string hosts,
-                                                  std::string engine, int rails, std::string order,
-                                                  std::string partials)
+                                                  std::string engine, const py::int_ &rails,
+                                                  std::string order, std::string partials)
 {
     auto self = c10::make_intrusive<shmcoll::GroupOptions>(timeout);
     self->tuning = std::move(tuning);
     self->hosts = std::move(hosts);
     self->engine = std::move(engine);
-    self->rails = rails;
+    self->rails = number(rails);
     self->order = std::move(order);
     self->partials = std::move(partials);
     self->check();

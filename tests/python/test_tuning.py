@@ -221,6 +221,7 @@ def test_an_error_names_the_option_where_no_variable_is_set(
             {"tuning": Path("x")},
             r"pg_options\['tuning'\] must be a str, got PosixPath \(PosixPath\('x'\)\)",
         ),
+        ({"rails": True}, r"pg_options\['rails'\] must be a int, got bool \(True\)"),
     ],
 )
 def test_an_option_of_another_type_is_named(options: dict[str, Any], said: str) -> None:
@@ -253,6 +254,8 @@ def test_a_text_does_not_end_in_its_middle() -> None:
         ({"order": "any"}, ValueError, "order='any' is not one of host|rank"),
         ({"partials": ""}, ValueError, "partials='' is not one of narrow|wide"),
         ({"rails": "1"}, TypeError, "incompatible constructor arguments"),
+        ({"rails": True}, TypeError, "incompatible constructor arguments"),
+        ({"rails": 1 << 40}, TypeError, "incompatible constructor arguments"),
         ({"tuning": 3}, TypeError, "incompatible constructor arguments"),
         ({"turning": ""}, TypeError, "incompatible constructor arguments"),
     ],
