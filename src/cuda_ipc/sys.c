@@ -55,9 +55,21 @@ static socklen_t address_of(const char *name, struct sockaddr_un *address)
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + NAME_BYTES);
 }
 
+/* As shc_os_off_standard(): a descriptor that has not the number of a standard stream. */
+static int off_standard(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    const int higher = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    const int error = errno;
+    close(fd);
+    errno = error;
+    return higher;
+}
+
 static int local_socket(void)
 {
-    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return off_standard(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 }
 
 int shc_sys_listen(int backlog, int *fd, char name[SHC_SYS_NAME_BYTES])
@@ -106,7 +118,7 @@ int shc_sys_connect(const char *name, int *fd)
 
 int shc_sys_accept(int listener, int *fd)
 {
-    const int accepted = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    const int accepted = off_standard(accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (accepted < 0)
         return errno == EINTR || errno == ECONNABORTED ? EAGAIN : errno;
     *fd = accepted;
@@ -243,7 +255,7 @@ int shc_sys_memory_make(size_t bytes, int *fd)
 {
     if (!may_be_so_long(bytes))
         return EFBIG;
-    const int made = memfd_create("shmcoll-cuda", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const int made = off_standard(memfd_create("shmcoll-cuda", MFD_CLOEXEC | MFD_ALLOW_SEALING));
     if (made < 0)
         return errno;
     if (ftruncate(made, (off_t)bytes) != 0 || fcntl(made, F_ADD_SEALS, SEALS) != 0) {

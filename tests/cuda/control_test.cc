@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // The control socket between ranks that are threads: rounds, strangers, silence, death.
 #include "tests/cuda/descriptors.h"
+#include "tests/support/in_child.h"
 
 extern "C" {
 #include "cuda_ipc/control.h"
@@ -11,6 +12,7 @@ extern "C" {
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fcntl.h>
 #include <functional>
 #include <gtest/gtest.h>
 #include <memory>
@@ -222,6 +224,26 @@ TEST(Control, ASocketThatIsGoneIsNamed)
                              SHC_ERR_UNREACHABLE);
                    EXPECT_NE(strstr(shc_cuda_failure(), "rank 0"), nullptr) << shc_cuda_failure();
                }});
+}
+
+// In a program that has closed these numbers, what it prints would go to another rank.
+TEST(Sys, NoDescriptorHasTheNumberOfAStandardStream)
+{
+    EXPECT_EQ(in_child([] {
+                  for (int fd = 0; fd <= STDERR_FILENO; fd++)
+                      close(fd);
+                  int listener = -1, connected = -1, accepted = -1, memory = -1;
+                  char name[SHC_SYS_NAME_BYTES];
+                  if (shc_sys_listen(1, &listener, name) || shc_sys_connect(name, &connected) ||
+                      shc_sys_accept(listener, &accepted) || shc_sys_memory_make(4096, &memory))
+                      return 1;
+                  for (int fd : {listener, connected, accepted, memory}) {
+                      if (fd <= STDERR_FILENO || fcntl(fd, F_GETFD) != FD_CLOEXEC)
+                          return 10 + fd;
+                  }
+                  return 0;
+              }),
+              0);
 }
 
 TEST(Control, ANameOfAnotherFormIsNeverConnectedTo)

@@ -5,10 +5,13 @@ extern "C" {
 #include "shm/shmcoll.h"
 }
 
+#include "tests/support/in_child.h"
+
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/mempolicy.h>
 #include <string>
@@ -18,6 +21,8 @@ extern "C" {
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+using shmcoll::test::in_child;
 
 namespace
 {
@@ -104,6 +109,39 @@ TEST_F(OsMemory, APartThatBeginsInsideAPagePrefersItsNode)
     shc_os_place(base_ + 2 * kPage + 1024, kPage - 1024, 1);
     EXPECT_EQ(policy_of(base_ + kPage), MPOL_DEFAULT);
     EXPECT_EQ(policy_of(base_ + 2 * kPage), policy_of(base_));
+}
+
+// In a program that has closed these numbers, what it or a library prints would go into the memory of the ranks.
+TEST(OsMemoryFiles, NoFileHasTheNumberOfAStandardStream)
+{
+    EXPECT_EQ(in_child([] {
+                  for (int fd = 0; fd <= STDERR_FILENO; fd++)
+                      close(fd);
+                  int unnamed = -1, named = -1, again = -1, memory = -1, of_peer = -1;
+                  char name[SHC_OS_NAME_BYTES];
+                  shc_os_process self = {};
+                  shc_os_file_id id = {};
+                  size_t bytes = 0;
+                  if (shc_os_shm_create_unnamed(&unnamed) || shc_os_shm_create_named(&named, name))
+                      return 1;
+                  const int error = shc_os_shm_open(name, &again);
+                  shc_os_shm_unlink(name);
+                  if (error || shc_os_memfd_create("shmcoll", &memory))
+                      return 2;
+                  if (shc_os_process_self(&self) || shc_os_file_stat(memory, &id, &bytes) ||
+                      shc_os_process_open_fd(&self, memory, &id, &of_peer))
+                      return 3;
+                  for (int fd : {unnamed, named, again, memory, of_peer}) {
+                      if (fd <= STDERR_FILENO || fcntl(fd, F_GETFD) != FD_CLOEXEC)
+                          return 10 + fd;
+                  }
+                  for (int fd = 0; fd <= STDERR_FILENO; fd++) {
+                      if (fcntl(fd, F_GETFD) != -1)
+                          return 20 + fd;
+                  }
+                  return 0;
+              }),
+              0);
 }
 
 // What the kernel does beyond the limit by default: it ends the process.

@@ -21,6 +21,11 @@ struct shc_os_file_id {
     uint64_t inode;
 };
 
+/* Takes over a descriptor, and returns one of the same file that has not the number of a standard stream; -1, with
+ * errno: there is none. What a program prints that has closed these would go into the file. Those of the functions
+ * below are such. */
+SHC_NODISCARD int shc_os_off_standard(int fd);
+
 /* post: *fd is an empty, close-on-exec, read-write file of mode 0600 in /dev/shm without a name.
  * EROFS, ENOENT, EACCES if /dev/shm cannot be used. */
 SHC_NODISCARD int shc_os_shm_create_unnamed(int *fd);

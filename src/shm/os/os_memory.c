@@ -20,6 +20,17 @@
 #define NAME_PREFIX   SHM_DIRECTORY "/shmcoll-"
 #define NAME_DIGITS   32
 
+int shc_os_off_standard(int fd)
+{
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    const int higher = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    const int error = errno;
+    close(fd);
+    errno = error;
+    return higher;
+}
+
 /* A plain directory under that path would put the segment on a disk. */
 static int check_is_memory(int fd)
 {
@@ -33,6 +44,9 @@ static int check_is_memory(int fd)
  * it. */
 static int keep_new_file(int new_fd, int *fd)
 {
+    new_fd = shc_os_off_standard(new_fd);
+    if (new_fd < 0)
+        return errno;
     int error = check_is_memory(new_fd);
     if (error == 0 && fchmod(new_fd, S_IRUSR | S_IWUSR) != 0)
         error = errno;
@@ -88,7 +102,7 @@ int shc_os_shm_open(const char *name, int *fd)
 {
     if (!is_our_name(name))
         return EINVAL;
-    int new_fd = open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+    int new_fd = shc_os_off_standard(open(name, O_RDWR | O_NOFOLLOW | O_CLOEXEC));
     if (new_fd < 0)
         return errno;
     *fd = new_fd;
@@ -111,6 +125,7 @@ int shc_os_memfd_create(const char *name, int *fd)
 #else
     int new_fd = memfd_create(name, flags);
 #endif
+    new_fd = shc_os_off_standard(new_fd);
     if (new_fd < 0)
         return errno;
     if (fchmod(new_fd, S_IRUSR | S_IWUSR) != 0) {

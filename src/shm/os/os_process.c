@@ -311,7 +311,7 @@ int shc_os_process_open_fd(const struct shc_os_process *process, int its_fd,
         return errno;
     if (st.st_dev != id->device || st.st_ino != id->inode)
         return ESTALE;
-    int new_fd = open(path, O_RDWR | O_CLOEXEC);
+    int new_fd = shc_os_off_standard(open(path, O_RDWR | O_CLOEXEC));
     if (new_fd < 0)
         return errno;
     if (!shc_os_file_is(new_fd, id)) {
