@@ -122,7 +122,8 @@ def _prepare(rank: int, options: _glue.Options) -> None:
     """What a process does before it makes a group."""
     _say_goodbye_at_exit()
     members = options.global_ranks_in_group
-    know_rank(members[rank] if members else rank)
+    # A rank that is not in the group gets the core's error.
+    know_rank(members[rank] if rank < len(members) else rank)
 
 
 def make(store: Any, rank: int, size: int, options: _glue.Options) -> Any:

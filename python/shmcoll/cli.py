@@ -7,7 +7,6 @@ import errno
 import importlib
 import io
 import os
-import pathlib
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -105,7 +104,7 @@ def _run(words: list[str]) -> int:
         print(_version())
         return 0
     if set(words) <= PATHS.keys():
-        folder = pathlib.Path(__file__).parent
+        folder = os.path.dirname(os.path.abspath(__file__))
         print(*(PATHS[option].format(folder) for option in words))
         return 0
     if command not in COMMANDS:

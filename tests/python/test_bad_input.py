@@ -47,6 +47,17 @@ def only_rank_0(call: Callable[[], object], kind: type[Exception], text: str) ->
     return run(2, body)[0]
 
 
+def test_a_rank_that_the_group_has_not_is_named() -> None:
+    """As of a RANK and a WORLD_SIZE that do not belong together."""
+
+    def body(rank: Rank) -> str:
+        with pytest.raises(ValueError) as caught:
+            dist.init_process_group("shmcoll", store=dist.HashStore(), rank=5, world_size=2)
+        return str(caught.value)
+
+    assert run(1, body) == ["shmcoll: rank 5 of a group of 2"]
+
+
 WRONG: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "bits of floats": (
         lambda: dist.all_reduce(torch.zeros(3), Op.BXOR),
