@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 from collections.abc import Callable
 
 import pytest
@@ -134,7 +135,9 @@ def judge(outcome: Outcome, texts: list[str], odd: int, world: int) -> None:
         assert text in outcome.text, describe(outcome)
     assert f"rank {odd} called" in outcome.text
     assert any(f"rank {r} called" in outcome.text for r in range(world) if r != odd)
-    reason = outcome.text.partition(" failed: ")[2]
+    prefix, _, reason = outcome.text.partition(" failed: ")
+    own = re.search(rf"rank {outcome.rank} called (.+? #\d+)", reason)
+    assert own is None or own[1] not in prefix, "its own call stands once"
     assert reason.count(" called ") == 2 and "; in rank" not in reason, "both calls, each once"
     assert "unchanged" in outcome.output and "CHANGED" not in outcome.output, describe(outcome)
 

@@ -216,7 +216,7 @@ def test_the_name_of_a_group_is_whole_characters_of_one_line(said: str, shown: s
 
     for desc, text in run(2, body):
         assert desc == shown
-        assert f'on group "{shown}" failed: ' in text
+        assert f'group "{shown}" failed: ' in text
 
 
 @pytest.mark.parametrize("how", ["hook", "process"])

@@ -126,6 +126,15 @@ void shc_call_text(const struct shc_seat *seat, const struct shc_call *call, uin
                  kind == SHC_ALL_TO_ALL ? "" : count, reduction, root);
 }
 
+void shc_call_made_text(const struct shc_seat *seat, const struct shc_call *call, uint64_t epoch,
+                        char *text, size_t capacity)
+{
+    char made[160] = "";
+    if (call)
+        shc_call_text(seat, call, epoch, made, sizeof made);
+    snprintf(text, capacity, "%s called %s", shc_seat_rank_name(seat, seat->rank).text, made);
+}
+
 /* One call as it is now; 0 if there is none, or if it is being rewritten. */
 static uint64_t read_record(const struct shc_call_record_shm *record, struct shc_call *call)
 {

@@ -71,6 +71,10 @@ SHC_INLINE char *shc_call_payload(const struct shc_seat *seat, int rank, uint64_
 void shc_call_text(const struct shc_seat *seat, const struct shc_call *call, uint64_t epoch,
                    char *text, size_t capacity);
 
+/* As other ranks' errors have it: "rank 0 called all_reduce #412 (float32[2], sum)". */
+void shc_call_made_text(const struct shc_seat *seat, const struct shc_call *call, uint64_t epoch,
+                        char *text, size_t capacity);
+
 /* The newest call that the rank has published, or epoch 0. The rank may store at the same time. */
 uint64_t shc_call_latest(const struct shc_seat *seat, int rank, struct shc_call *call);
 

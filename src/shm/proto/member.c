@@ -438,9 +438,14 @@ enum shc_status shc_group_reason(const struct shc_seat *seat, const char *what)
     return shc_fail(status, "%s failed: %s", what, text);
 }
 
-enum shc_status shc_group_reason_at(const struct shc_seat *seat, uint64_t epoch, const char *what)
+enum shc_status shc_group_reason_at(const struct shc_seat *seat, uint64_t epoch, const char *what,
+                                    const char *called)
 {
-    char text[SHC_REASON_BYTES + 32];
+    char text[SHC_REASON_BYTES + 32], group[256];
     enum shc_status status = reason_text(seat, find_reason(seat, epoch), text, sizeof text);
+    if (strstr(text, called)) {
+        shc_seat_group_text(seat, group, sizeof group);
+        what = group;
+    }
     return shc_fail(status, "%s failed: %s", what, text);
 }

@@ -146,5 +146,7 @@ enum shc_status shc_group_reason_text(const struct shc_seat *seat, char *text, s
 /* pre: the abort word is set. Records "<what> failed: <reason>" and returns the reason's status. */
 enum shc_status shc_group_reason(const struct shc_seat *seat, const char *what);
 
-/* The same for the operation of this epoch. pre: shc_group_failed_at(). */
-enum shc_status shc_group_reason_at(const struct shc_seat *seat, uint64_t epoch, const char *what);
+/* The same for the operation of this epoch; a reason that has the words `called` names it already. pre:
+ * shc_group_failed_at(). */
+enum shc_status shc_group_reason_at(const struct shc_seat *seat, uint64_t epoch, const char *what,
+                                    const char *called);

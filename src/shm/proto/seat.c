@@ -95,3 +95,12 @@ void shc_seat_doing_text(const struct shc_seat *seat, const char *call, char *te
     else
         snprintf(text, capacity, "%s: %s on group \"%s\"", name.text, call, shc_seat_group(seat));
 }
+
+void shc_seat_group_text(const struct shc_seat *seat, char *text, size_t capacity)
+{
+    struct shc_rank_name name;
+    if (begin_name(seat, seat->rank, &name))
+        snprintf(text, capacity, "%s): the group", name.text);
+    else
+        snprintf(text, capacity, "%s: group \"%s\"", name.text, shc_seat_group(seat));
+}

@@ -302,6 +302,9 @@ struct shc_rank_name shc_seat_process_begin(const struct shc_seat *seat, int ran
 void shc_seat_doing_text(const struct shc_seat *seat, const char *call, char *text,
                          size_t capacity);
 
+/* The same for an error whose text names the call: "rank 2: group "default_pg"". */
+void shc_seat_group_text(const struct shc_seat *seat, char *text, size_t capacity);
+
 /* The rank's number in the job. */
 SHC_INLINE int shc_seat_global_rank(const struct shc_seat *seat, int rank)
 {

@@ -75,6 +75,8 @@ static enum shc_status give_up(struct shc_wait *wait, enum shc_status status, co
     } else if (wait->published && status == SHC_ERR_PEER_LEFT) {
         shc_member_show_failure(wait->seat, status, reason, end); /* this rank cannot go on */
     }
+    if (named)
+        shc_seat_group_text(wait->seat, what, sizeof what);
     return shc_fail(status, "%s failed: %s", what, reason);
 }
 
@@ -92,9 +94,10 @@ static enum shc_status check_group(struct shc_wait *wait)
         return shc_wait_give_up(wait, SHC_ERR_CLOSED, "this rank has closed the group");
     if (SHC_LIKELY(!shc_group_failed_at(seat, wait->epoch)))
         return SHC_OK;
-    char what[256];
+    char what[256], called[256];
     what_text(wait, what, sizeof what);
-    return shc_group_reason_at(seat, wait->epoch, what);
+    shc_call_made_text(wait->seat, wait->call, wait->epoch, called, sizeof called);
+    return shc_group_reason_at(seat, wait->epoch, what, called);
 }
 
 /* A rank that is gone may have ended because it was told that the group failed. The abort word was
@@ -541,12 +544,11 @@ static SHC_COLD enum shc_status check_mismatch(struct shc_wait *wait, int rank)
     shc_member_look_at_processes(wait->seat, 0, wait->seat->world_size);
     SHC_TRY(check_group(wait));
     SHC_TRY(check_deaths(wait));
-    char theirs[160], ours[160], reason[640];
+    char theirs[160], ours[256], reason[640];
     if (!shc_call_latest_text(wait->seat, rank, theirs, sizeof theirs))
         snprintf(theirs, sizeof theirs, "something that cannot be read");
-    shc_call_text(wait->seat, wait->call, wait->epoch, ours, sizeof ours);
-    snprintf(reason, sizeof reason, "ranks made different calls: %s called %s, but %s called %s",
-             shc_seat_rank_name(wait->seat, wait->seat->rank).text, ours,
+    shc_call_made_text(wait->seat, wait->call, wait->epoch, ours, sizeof ours);
+    snprintf(reason, sizeof reason, "ranks made different calls: %s, but %s called %s", ours,
              shc_seat_rank_name(wait->seat, rank).text, theirs);
     return give_up(wait, SHC_ERR_MISMATCH, reason, true, NULL);
 }
