@@ -17,8 +17,8 @@ from shmcoll import _glue, _load
 _HAS_OPERATORS = not _load.is_python(_glue.glue)
 _OPERATORS: Any = torch.ops.shmcoll
 _AUTOGRAD: Any = torch.autograd
+_COMPILER: Any = torch.compiler
 _NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
-_TEXTS: dict[Any, str] = {getattr(dist.ReduceOp, name): name.lower() for name in _NAMES}
 
 # Newer torches warn in each call of the older name.
 TORCHS_ALL_GATHER: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -31,7 +31,8 @@ with torch.inference_mode(False):
 
 def _has_operators() -> bool:
     """False: the graph gets torch's own operators. An exported program may not write to ``_ORDER``."""
-    return _HAS_OPERATORS and not torch.compiler.is_exporting()
+    # Dynamo of older torches takes is_exporting() for True in every graph; it reads this variable as it is.
+    return _HAS_OPERATORS and not _COMPILER._is_exporting_flag
 
 
 def _name(group: Any) -> str:
@@ -48,9 +49,14 @@ def _outside(function: Any, *arguments: Any) -> None:
     function(*arguments)
 
 
-def _is_plain(op: Any) -> bool:
-    """Is it a reduction by its name? (A number equals one.)"""
-    return isinstance(op, dist.ReduceOp.RedOpType) and op in _TEXTS
+def _text(op: Any) -> str:
+    """What the operators call a reduction; "" for one that they do not know.
+
+    Dynamo of torch 2.8 can neither hash nor compare a reduction. It can ask ``is``, but up to torch 2.11
+    it then runs the graph of one reduction for another. By the name it makes a graph for each.
+    """
+    name: str = op.name if isinstance(op, dist.ReduceOp.RedOpType) else ""
+    return name.lower() if name in _NAMES else ""
 
 
 def _store(tensor: torch.Tensor, result: torch.Tensor) -> None:
@@ -63,11 +69,12 @@ def _store(tensor: torch.Tensor, result: torch.Tensor) -> None:
 
 
 def all_reduce(tensor: torch.Tensor, op: Any, group: Any) -> None:
-    if not _is_plain(op):
+    text = _text(op)
+    if not text:
         _outside(dist.all_reduce, tensor, op, group)  # a factor, or an error
     elif _has_operators():
         own = torch.empty_like(tensor)
-        _OPERATORS.all_reduce_(own, tensor, _ORDER, _TEXTS[op], _name(group))
+        _OPERATORS.all_reduce_(own, tensor, _ORDER, text, _name(group))
         _store(tensor, own)
     else:
         dist.all_reduce(tensor, op, group)
@@ -93,11 +100,12 @@ def all_gather_into(output: torch.Tensor, input: torch.Tensor, group: Any) -> No
 
 
 def reduce_scatter_into(output: torch.Tensor, input: torch.Tensor, op: Any, group: Any) -> None:
-    if not _is_plain(op):
+    text = _text(op)
+    if not text:
         _outside(TORCHS_REDUCE_SCATTER, output, input, op, group)
     elif _has_operators():
         own = torch.empty_like(output)
-        _OPERATORS.reduce_scatter_into_(own, input, _ORDER, _TEXTS[op], _name(group))
+        _OPERATORS.reduce_scatter_into_(own, input, _ORDER, text, _name(group))
         _store(output, own)
     else:
         TORCHS_REDUCE_SCATTER(output, input, op, group)
