@@ -7,6 +7,8 @@ are none, and a graph has what it has for the functions of torch.distributed. So
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +20,7 @@ _HAS_OPERATORS = not _load.is_python(_glue.glue)
 _OPERATORS: Any = torch.ops.shmcoll
 _AUTOGRAD: Any = torch.autograd
 _COMPILER: Any = torch.compiler
+_NO_MEMBER: Any = dist.GroupMember.NON_GROUP_MEMBER
 _NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 
 # Newer torches warn in each call of the older name.
@@ -49,6 +52,17 @@ def _outside(function: Any, *arguments: Any) -> None:
     function(*arguments)
 
 
+def _by_members(call: Callable[..., None]) -> Callable[..., None]:
+    """With a rank that is not in the group, whose argument is the last, the call does nothing."""
+
+    @functools.wraps(call)
+    def checked(*arguments: Any) -> None:
+        if arguments[-1] is not _NO_MEMBER:
+            call(*arguments)
+
+    return checked
+
+
 def _text(op: Any) -> str:
     """What the operators call a reduction; "" for one that they do not know.
 
@@ -68,6 +82,7 @@ def _store(tensor: torch.Tensor, result: torch.Tensor) -> None:
         tensor.copy_(result)
 
 
+@_by_members
 def all_reduce(tensor: torch.Tensor, op: Any, group: Any) -> None:
     text = _text(op)
     if not text:
@@ -80,6 +95,7 @@ def all_reduce(tensor: torch.Tensor, op: Any, group: Any) -> None:
         dist.all_reduce(tensor, op, group)
 
 
+@_by_members
 def broadcast(tensor: torch.Tensor, src: int, group: Any) -> None:
     if _has_operators():
         root = dist.get_process_group_ranks(group).index(src)
@@ -90,6 +106,7 @@ def broadcast(tensor: torch.Tensor, src: int, group: Any) -> None:
         dist.broadcast(tensor, src, group)
 
 
+@_by_members
 def all_gather_into(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
     if _has_operators():
         own = torch.empty_like(output)
@@ -99,6 +116,7 @@ def all_gather_into(output: torch.Tensor, input: torch.Tensor, group: Any) -> No
         TORCHS_ALL_GATHER(output, input, group)
 
 
+@_by_members
 def reduce_scatter_into(output: torch.Tensor, input: torch.Tensor, op: Any, group: Any) -> None:
     text = _text(op)
     if not text:
@@ -111,6 +129,7 @@ def reduce_scatter_into(output: torch.Tensor, input: torch.Tensor, op: Any, grou
         TORCHS_REDUCE_SCATTER(output, input, op, group)
 
 
+@_by_members
 def all_to_all(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
     if _has_operators():
         own = torch.empty_like(output)
@@ -120,6 +139,7 @@ def all_to_all(output: torch.Tensor, input: torch.Tensor, group: Any) -> None:
         dist.all_to_all_single(output, input, group=group)
 
 
+@_by_members
 def barrier(group: Any) -> None:
     if _has_operators():
         _OPERATORS.barrier_(_ORDER, _name(group))

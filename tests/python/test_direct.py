@@ -632,6 +632,32 @@ def test_a_graph_reduces_complex_numbers_as_torch_does() -> None:
 
 
 @pytest.mark.timeout(300)
+def test_a_graph_does_nothing_for_a_group_of_other_ranks() -> None:
+    def body(rank: Rank) -> list[float]:
+        rank.init()
+        part: Any = dist.new_group([0])
+        comm = shmcoll.direct(part)
+
+        def step(t: torch.Tensor) -> torch.Tensor:
+            comm.all_reduce(t)
+            shmcoll.all_reduce(t, dist.ReduceOp.MAX, part)
+            comm.broadcast(t, 0)
+            a, b, c = torch.zeros(3, 2)
+            shmcoll.all_gather_into(a, t, part)
+            comm.reduce_scatter_into(b, t)
+            shmcoll.all_to_all(c, t, part)
+            comm.barrier()
+            return torch.cat([t, a, b, c])
+
+        start = torch.arange(2.0)
+        compiled = torch.compile(step, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(start.clone()), step(start.clone()))
+        return compiled(start).tolist()
+
+    assert run(2, body) == [[0.0, 1.0] * 4, [0.0, 1.0] + [0.0] * 6]
+
+
+@pytest.mark.timeout(300)
 def test_a_program_with_direct_calls_can_be_exported() -> None:
     def body(rank: Rank) -> None:
         rank.init()
