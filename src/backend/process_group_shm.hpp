@@ -35,8 +35,12 @@ struct SHMCOLL_EXPORT GroupOptions : c10d::Backend::Options {
 
     // For the logger of torch's DDP. It casts the backend of a group called gloo to ProcessGroupGloo,
     // whatever it is, and reads options_->threads. So these two are here, and the first two members of
-    // ProcessGroupShm there, in gloo's order and size (the same from torch 2.8 to 2.15).
-    // tests/python/test_for_gloo.py reads the number.
+    // ProcessGroupShm there, in gloo's order and size. Before torch 2.9 gloo's have two more, which torch's
+    // own options have from then on. tests/python/test_for_gloo.py reads the number.
+#if !SHMCOLL_TORCH_AT_LEAST(2, 9)
+    std::vector<uint64_t> global_ranks_in_group;
+    std::string group_name;
+#endif
     std::vector<std::shared_ptr<void>> gloosDevices;
     int gloosThreads = 2; // gloo's default
 
@@ -57,12 +61,7 @@ struct SHMCOLL_EXPORT GroupOptions : c10d::Backend::Options {
     int rails = 0;
     std::string order = "host", partials = "narrow";
 
-// From then on torch's own options have them.
-#if !SHMCOLL_TORCH_AT_LEAST(2, 9)
-    std::string group_name;
-    std::vector<uint64_t> global_ranks_in_group;
-#endif
-#if !SHMCOLL_TORCH_AT_LEAST(2, 11)
+#if !SHMCOLL_TORCH_AT_LEAST(2, 11) // from then on torch's own options have it
     std::string group_desc;
 #endif
 };
