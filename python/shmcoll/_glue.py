@@ -2,8 +2,8 @@
 """The glue's classes: of the module shmcoll._C, made with the glue's operators, or in Python.
 
 shmcoll._C is for one version of Python and one of torch. Where an installation has none that fits, the
-operators do what a group needs. Of a backend's methods ``get_error`` is missing then; up to torch 2.8 also
-``_set_default_timeout``, and up to 2.14 ``options``, once torch has put the backend into its group.
+operators do what a group needs. Of a backend's methods ``get_error`` is missing then; up to torch 2.14 also
+``options``, once torch has put the backend into its group.
 """
 
 import importlib

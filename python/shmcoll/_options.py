@@ -71,6 +71,9 @@ class Options(_TorchOptions):  # type: ignore[misc]
                 f"and tuning a str, got {timeout!r} and {tuning!r} {unknown or ''}"
             )
         super().__init__(_backend, timeout)
+        if not hasattr(self, "group_name"):  # before torch 2.9
+            self.group_name = ""
+            self.global_ranks_in_group: list[int] = []
         check(timeout, tuning)  # noqa: F821
         self.tuning = tuning
         check_hosts(**more)

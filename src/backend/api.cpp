@@ -141,6 +141,12 @@ std::string info(const Group &group)
     return backendOf(group).info();
 }
 
+// Python calls it where torch's class of backends has no set_timeout.
+void setTimeout(const Group &group, int64_t timeoutMs)
+{
+    backendOf(group).changeTimeout(std::chrono::milliseconds(timeoutMs));
+}
+
 void checkOptions(int64_t timeoutMs, const std::string &tuning)
 {
     GroupOptions options{std::chrono::milliseconds(timeoutMs)};
@@ -170,6 +176,7 @@ TORCH_LIBRARY(shmcoll, m)
     m.def(("abort_hosts" + group + ", str why) -> ()").c_str(), abortHosts);
     m.def("close_hosts() -> ()", closeHosts);
     m.def(("info" + group + ") -> str").c_str(), info);
+    m.def(("set_timeout" + group + ", int timeout_ms) -> ()").c_str(), setTimeout);
     m.def("check_options(int timeout_ms, str tuning) -> ()", checkOptions);
 }
 
