@@ -47,7 +47,7 @@ def tool(*words: object, code: int = 0, width: int = 160) -> str:
 
 def analysed(folder: Path, *words: str) -> str:
     """What torch's analyser says about it."""
-    if importlib.util.find_spec(ANALYSER) is None:
+    if importlib.util.find_spec(ANALYSER.rpartition(".")[0]) is None:
         pytest.skip("this torch has no analyser")
     done = subprocess.run(
         [*PYTHON, ANALYSER, str(folder), "-p", flight.PREFIX, *words],

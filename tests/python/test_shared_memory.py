@@ -103,7 +103,7 @@ def test_a_scope_is_this_threads_and_ends_in_any_case() -> None:
 def test_wrong_arguments_are_refused_with_a_sentence() -> None:
     def body(rank: Rank) -> None:
         for error, words, call in (
-            (TypeError, "must be tuple of ints", lambda: shmcoll.empty("x")),
+            (TypeError, "tuple of ints", lambda: shmcoll.empty("x")),
             (RuntimeError, "negative dimension -1", lambda: shmcoll.empty(-1)),
             (TypeError, "unexpected keyword.*device", lambda: shmcoll.zeros(3, device="cpu")),
             (TypeError, "takes a dense tensor, got list", lambda: shmcoll.empty_like([1])),

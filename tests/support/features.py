@@ -9,6 +9,9 @@ import pathlib
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook
+
+VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
 
 # A group's methods, from torch 2.9 on.
 SET_TIMEOUT = hasattr(dist.ProcessGroup, "set_timeout")
@@ -21,7 +24,11 @@ WORK_EXCEPTION = "exception_ptr" not in (dist.Work.exception.__doc__ or "")
 # which they are named.
 GATHER_SINGLE = hasattr(dist, "gather_single")
 MONITORS_ALL = "only implemented for GLOO" not in inspect.getsource(dist.monitored_barrier)
-SPLITS_IN_ORDER = torch.__version__ >= "2.14"
+SPLITS_IN_ORDER = VERSION >= (2, 14)
+# Older gloos take each reduction for a sum in reduce_scatter, and say nothing.
+GLOO_SCATTERS = VERSION >= (2, 9)
+# Older hooks of ZeRO let no backend but NCCL's sum gradients while the optimizer steps.
+ZERO_OVERLAPS = "currently requires" not in inspect.getsource(ddp_zero_hook)
 
 # The debug wrapper's set_timeout, shutdown and abort, which older ones do not pass on to the wrapped backend.
 _WRAPPER = "include/torch/csrc/distributed/c10d/ProcessGroupWrapper.hpp"
@@ -38,3 +45,5 @@ needs_stream_handles = needs(STREAM_HANDLES, "Stream.native_handle")
 needs_gather_single = needs(GATHER_SINGLE, "gather_single")
 needs_work_exception = needs(WORK_EXCEPTION, "Work.exception that works")
 needs_wrapped_ends = needs(WRAPPED_ENDS, "shutdown in its debug wrapper")
+needs_gloo_that_scatters = needs(GLOO_SCATTERS, "gloo with averages in reduce_scatter")
+needs_zero_that_overlaps = needs(ZERO_OVERLAPS, "overlap of ZeRO with other backends")
