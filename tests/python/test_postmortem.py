@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import json
 import os
 import random
@@ -22,6 +21,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import features
 import shmcoll
 from ranks import Outcome, Rank, outcomes, run, seconds
 from shmcoll.watch import board, dumps, flight, flight_messages, layout, postmortem
@@ -47,8 +47,8 @@ def tool(*words: object, code: int = 0, width: int = 160) -> str:
 
 def analysed(folder: Path, *words: str) -> str:
     """What torch's analyser says about it."""
-    if importlib.util.find_spec(ANALYSER.rpartition(".")[0]) is None:
-        pytest.skip("this torch has no analyser")
+    if not features.ANALYSES_GLOO:
+        pytest.skip("this torch has no analyser of gloo's records")
     done = subprocess.run(
         [*PYTHON, ANALYSER, str(folder), "-p", flight.PREFIX, *words],
         capture_output=True,

@@ -20,6 +20,8 @@ SPLIT_GROUP = hasattr(dist.ProcessGroup, "split_group")
 STREAM_HANDLES = hasattr(torch.Stream, "native_handle")
 # Older ones have the method, which always raises a TypeError: they cannot convert what it returns.
 WORK_EXCEPTION = "exception_ptr" not in (dist.Work.exception.__doc__ or "")
+# From torch 2.12 on its analyser of flight records takes those of gloo.
+ANALYSES_GLOO = VERSION >= (2, 12)
 # From torch 2.14 on: the flat gather, monitored_barrier for every backend, and members of a part in the order in
 # which they are named.
 GATHER_SINGLE = hasattr(dist, "gather_single")
