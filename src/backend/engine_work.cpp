@@ -2,6 +2,8 @@
 #include "backend/engine_work.hpp"
 
 #include <ATen/ops/from_blob.h>
+#include <chrono>
+#include <limits>
 
 namespace shmcoll
 {
@@ -23,6 +25,22 @@ std::string wordsOf(const std::exception &error)
 {
     const auto *torchs = dynamic_cast<const c10::Error *>(&error);
     return withoutDecoration(torchs != nullptr ? torchs->what_without_backtrace() : error.what());
+}
+
+// A message that times out ends them all. Nobody sends one with this tag.
+void endConnections(c10d::Backend &backend)
+{
+    char nothing = 0;
+    for (int host = 0; host < backend.getSize(); host++) {
+        if (host == backend.getRank())
+            continue;
+        try {
+            std::vector<at::Tensor> tensors{bytesAt(&nothing, sizeof nothing)};
+            backend.recv(tensors, host, std::numeric_limits<int>::max())
+                ->wait(std::chrono::milliseconds(1));
+        } catch (...) { // it has timed out, or this connection has ended before
+        }
+    }
 }
 
 } // namespace shmcoll

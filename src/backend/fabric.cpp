@@ -42,8 +42,11 @@ Engine::Engine(c10::intrusive_ptr<c10d::Backend> backend, Use use) : backend_(st
 
 Engine::~Engine()
 {
-    if (waits_ != nullptr)
-        waits_->stop();
+    if (waits_ == nullptr)
+        return;
+    waits_->stop();
+    if (posted_->isConnected())
+        endConnections(*backend_);
 }
 
 // Never destructed: a call may end at any time.
@@ -248,6 +251,8 @@ void P2pEngine::Shared::carryOut(const Call &call)
         const at::DisableRecordFunctionGuard unseen;
         const c10::intrusive_ptr<c10d::Work> work = call.start(*backend);
         const bool ended = await(*work);
+        if (!ended)
+            endConnections(*backend);
         shc_ticket_done(call.ticket, ended ? nullptr : "the group is being closed");
     } catch (const std::exception &error) {
         shc_ticket_done(call.ticket, wordsOf(error).c_str());

@@ -129,11 +129,16 @@ void HostsSide::connect(c10::intrusive_ptr<c10d::Backend> line,
                         c10::intrusive_ptr<c10d::Backend> mesh)
 {
     ErrorText error;
-    if (line)
-        line_ = new Engine(std::move(line), Engine::Use::kLine);
-    if (rail)
-        rail_ = new Engine(std::move(rail), Engine::Use::kRail);
-    mesh_ = std::make_unique<P2pEngine>(std::move(mesh));
+    try {
+        if (line)
+            line_ = new Engine(std::move(line), Engine::Use::kLine);
+        if (rail)
+            rail_ = new Engine(std::move(rail), Engine::Use::kRail);
+        mesh_ = std::make_unique<P2pEngine>(std::move(mesh));
+    } catch (const std::exception &failure) { // no thread, say; the other ranks are to hear of it
+        shc_hosts_abort(hosts_, failure.what());
+        throw;
+    }
     const shc_p2p_fabric meshView = mesh_->view();
     const shc_fabric lineView = line_ ? line_->view() : shc_fabric{};
     const shc_fabric railView = rail_ ? rail_->view() : shc_fabric{};

@@ -5,44 +5,13 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
+#include <cstring>
 
 namespace shmcoll
 {
 
 namespace
 {
-
-struct Message {
-    c10::intrusive_ptr<c10d::Work> work;
-    std::shared_ptr<MessageWaits> waits;
-    LineMessages::Done done;
-};
-
-// gloo lets go of the memory with the work.
-void end(void *arg, const char *error)
-{
-    const std::unique_ptr<Message> message(static_cast<Message *>(arg));
-    message->work.reset();
-    message->done(error);
-}
-
-void carryOn(void *arg)
-{
-    const auto *message = static_cast<Message *>(arg);
-    try {
-        if (message->waits->await(*message->work))
-            end(arg, nullptr);
-        else if (message->waits->isStopped())
-            end(arg, MessageWaits::kClosing);
-    } catch (const std::exception &error) {
-        end(arg, wordsOf(error).c_str());
-    }
-}
-
-void abandon(void *arg)
-{
-    end(arg, "nobody waits for it");
-}
 
 // Records, which are shorter, and monitors have smaller tags.
 int tagOf(size_t bytes)
@@ -52,42 +21,97 @@ int tagOf(size_t bytes)
 
 } // namespace
 
+// Its memory is its own: the message may be under way when nobody waits for it any longer.
+struct LineMessages::Message {
+    LineMessages *all;
+    std::vector<char> memory;
+    void *out; // of a receive
+    Done done;
+    c10::intrusive_ptr<c10d::Work> work;
+};
+
 LineMessages::LineMessages(c10::intrusive_ptr<c10d::Backend> backend,
                            std::shared_ptr<MessageWaits> waits)
     : backend_(std::move(backend)), waits_(std::move(waits))
 {
 }
 
-template <class Start>
-void LineMessages::begin(Start start, shc_ticket *ticket, Done done)
+LineMessages::~LineMessages() = default;
+
+void LineMessages::end(std::unique_ptr<Message> message, const char *error)
 {
-    static const shc_ticket_hooks hooks = {carryOn, abandon};
+    const Done done = std::move(message->done);
+    message.reset();
+    done(error);
+}
+
+void LineMessages::carryOn(Message *message)
+{
+    try {
+        if (message->all->waits_->await(*message->work)) {
+            if (message->out != nullptr)
+                std::memcpy(message->out, message->memory.data(), message->memory.size());
+            end(std::unique_ptr<Message>(message), nullptr);
+        } else if (message->all->waits_->isStopped()) {
+            abandon(message);
+        }
+    } catch (const std::exception &error) { // its connection has ended
+        end(std::unique_ptr<Message>(message), wordsOf(error).c_str());
+    } catch (...) {
+        end(std::unique_ptr<Message>(message), "");
+    }
+}
+
+void LineMessages::abandon(Message *message)
+{
+    const Done done = std::move(message->done);
+    message->all->abandoned_.emplace_back(message);
+    done("nobody waits for it");
+}
+
+template <class Start>
+void LineMessages::begin(std::unique_ptr<Message> message, Start start, shc_ticket *ticket)
+{
+    static const shc_ticket_hooks hooks = {
+        [](void *arg) { carryOn(static_cast<Message *>(arg)); },
+        [](void *arg) { abandon(static_cast<Message *>(arg)); },
+    };
     try {
         const at::NoGradGuard guard;
         const at::DisableRecordFunctionGuard unseen; // a profile shows the group's calls
-        auto message = std::make_unique<Message>(Message{start(), waits_, done});
+        std::vector<at::Tensor> tensors{bytesAt(message->memory.data(), message->memory.size())};
+        message->work = start(tensors, tagOf(message->memory.size()));
         shc_ticket_set_hooks(ticket, &hooks, message.release());
     } catch (const std::exception &error) {
-        done(wordsOf(error).c_str());
+        end(std::move(message), wordsOf(error).c_str());
+    } catch (...) {
+        end(std::move(message), "");
     }
 }
 
 void LineMessages::send(const void *data, size_t bytes, int host, shc_ticket *ticket, Done done)
 {
-    const auto start = [&] {
-        std::vector<at::Tensor> tensors{bytesAt(data, bytes)};
-        return backend_->send(tensors, host, tagOf(bytes));
-    };
-    begin(start, ticket, std::move(done));
+    const auto *from = static_cast<const char *>(data);
+    auto message = std::make_unique<Message>(
+        Message{this, {from, from + bytes}, nullptr, std::move(done), {}});
+    begin(
+        std::move(message),
+        [&](std::vector<at::Tensor> &tensors, int tag) {
+            return backend_->send(tensors, host, tag);
+        },
+        ticket);
 }
 
 void LineMessages::receive(void *data, size_t bytes, int host, shc_ticket *ticket, Done done)
 {
-    const auto start = [&] {
-        std::vector<at::Tensor> tensors{bytesAt(data, bytes)};
-        return backend_->recv(tensors, host, tagOf(bytes));
-    };
-    begin(start, ticket, std::move(done));
+    auto message = std::make_unique<Message>(
+        Message{this, std::vector<char>(bytes), data, std::move(done), {}});
+    begin(
+        std::move(message),
+        [&](std::vector<at::Tensor> &tensors, int tag) {
+            return backend_->recv(tensors, host, tag);
+        },
+        ticket);
 }
 
 } // namespace shmcoll

@@ -10,19 +10,13 @@
 namespace shmcoll
 {
 
-namespace
-{
-
-// A host that has sent the block after this one has received this one.
-constexpr size_t kOnTheWay = 2;
-
-} // namespace
-
 struct PostedExchange::Call {
-    std::vector<char> given; // a copy: a message may be on its way when the call has ended
-    std::vector<size_t> at;  // where a host's block begins, in `given` and in `out`
+    std::vector<char>
+        given; // a copy: a message may be under way when nobody waits for it any longer
+    std::vector<size_t> at; // where a host's block begins, in `given` and in `out`
     char *out = nullptr;
-    std::vector<c10::intrusive_ptr<c10d::Work>> sends; // hold what is on its way
+    std::vector<c10::intrusive_ptr<c10d::Work>> sends;
+    size_t sent = 0; // of these are known to have ended
 };
 
 struct PostedExchange::Peer {
@@ -42,6 +36,8 @@ PostedExchange::~PostedExchange() = default;
 
 bool PostedExchange::carries(const std::vector<int64_t> &gives, const std::vector<int64_t> &gets)
 {
+    if (gives.size() < 2)
+        return false;
     const auto own = static_cast<size_t>(backend_->getRank());
     const auto first = static_cast<size_t>(gives[own == 0 ? 1 : 0]);
     const size_t connected = block_;
@@ -104,8 +100,6 @@ PostedExchange::Call PostedExchange::copied(const void *in, void *out,
 // Before a call's messages: receives for those of the others.
 void PostedExchange::prepare()
 {
-    if (calls_.size() == kOnTheWay)
-        calls_.pop_front();
     if (peers_.empty()) {
         for (int host = 0; host < backend_->getSize(); host++)
             if (host != backend_->getRank())
@@ -121,7 +115,7 @@ void PostedExchange::prepare()
 // False: the wait was called off.
 bool PostedExchange::advance()
 {
-    const Call &call = calls_.back();
+    Call &call = calls_.back();
     for (Peer &peer : peers_) {
         if (peer.isTaken)
             continue;
@@ -131,6 +125,10 @@ bool PostedExchange::advance()
         peer.isTaken = true;
         peer.receive.reset();
     }
+    for (; call.sent < call.sends.size(); call.sent++)
+        if (!waits_->await(*call.sends[call.sent]))
+            return false;
+    calls_.pop_back();
     return true;
 }
 

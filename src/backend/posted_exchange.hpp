@@ -6,7 +6,6 @@
 #include "backend/message_waits.hpp"
 #include "hosts/hosts.h"
 
-#include <deque>
 #include <functional>
 #include <memory>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -16,7 +15,8 @@ namespace shmcoll
 {
 
 // All blocks are of one size, which is the messages' tag too: hosts that disagree wait for one another, and no engine
-// gets another size than it expects. One thread at a time begins calls and waits for them.
+// gets another size than it expects. One thread at a time begins calls and waits for them. Before the end of this:
+// endConnections(), if isConnected().
 class PostedExchange
 {
   public:
@@ -30,6 +30,8 @@ class PostedExchange
     // Are all blocks between two hosts of the size that the first call had? The same answer on all hosts. The first call
     // itself is not carried: gloo connects hosts in their first call, and a message would wait for that.
     bool carries(const std::vector<int64_t> &gives, const std::vector<int64_t> &gets);
+
+    bool isConnected() const { return block_ > 0; }
 
     // Begins a call, as struct shc_fabric's exchange. The ticket's hooks carry it on, and `done` comes once: from them,
     // or from here. pre: carries().
@@ -56,8 +58,8 @@ class PostedExchange
     c10::intrusive_ptr<c10d::Backend> backend_;
     size_t block_ = 0; // bytes
     std::vector<Peer> peers_;
-    std::deque<Call> calls_; // the newest is the last one; those before it may be on their way
-    Done done_;              // of the newest; empty: it is over
+    std::vector<Call> calls_; // the one that runs comes last; those before it were abandoned
+    Done done_;               // of the one that runs; empty: it is over
     std::shared_ptr<MessageWaits> waits_;
 };
 

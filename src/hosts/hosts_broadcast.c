@@ -3,9 +3,9 @@
  * Broadcast.
  *
  *   short  root -> its leader -> the record's payload -> all leaders -> broadcast in the islands
- *   eager  the same, but the data are a message for each other host, which goes with the record: a host waits for the
- *          network once. The message's receive names its size. So hosts whose calls differ get none of it, and their
- *          records tell them.
+ *   eager  the same, but the data are a message for each other host, which goes before the record: a host waits for the
+ *          network once. The message's receive names its size, so hosts that expect another one get none of it. If the
+ *          records differ, nobody looks at what has come.
  *   long   for each chunk: broadcast in the root's island; its rails give a slice each to the other hosts; these
  *          put the slices together by an all_gather in the island
  *

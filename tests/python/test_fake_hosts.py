@@ -6,6 +6,7 @@ What the library does between hosts is in tests/conformance/hosts*_test.cc; here
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -596,3 +597,35 @@ def test_an_engine_is_one_that_the_program_has_registered() -> None:
             strict=True,
         ):
             assert words in text, said
+
+
+def test_messages_that_come_when_nobody_waits_hold_up_no_end() -> None:
+    """gloo's thread must not look for ever at bytes for memory that is gone: destroy would wait for it."""
+
+    def differ(rank: Rank) -> str:
+        rank.init()
+        dist.barrier()
+        time.sleep(0.05 * rank.rank)
+        data = torch.ones(16384, dtype=torch.int32 if rank.rank else torch.float32)
+        try:
+            dist.broadcast(data, 0)
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    def leave(rank: Rank) -> None:
+        rank.init()
+        for turn in range(25):
+            group: Any = dist.new_group()
+            dist.all_reduce(torch.ones(2), group=group)
+            if rank.rank == 1:
+                time.sleep(turn * 0.001)
+                with contextlib.suppress(RuntimeError):
+                    dist.all_reduce(torch.ones(2), group=group)
+            dist.destroy_process_group(group)
+            del group  # and with it gloo's connections
+
+    env = {**FAKE, "SHMCOLL_FAKE_HOSTS": "2x1"}
+    for text in run(2, differ, env=env, limit=60):
+        assert "broadcast #3 (float32[16384], root 0) on host 0" in text
+    run(2, leave, env=env, limit=60)
