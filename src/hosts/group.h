@@ -22,6 +22,9 @@
 #include "shm/base/agreed_call.h"
 #include "shm/base/attrs.h"
 
+/* Of what hosts tell one another, and how. Hosts with another one are told in the first record. */
+#define SHC_HOSTS_VERSION 2
+
 #define SHC_HOSTS_DEPTH        3  /* chunks under way at once */
 #define SHC_HOSTS_MAX_RUNS     64 /* of ranks on one host, for sums in the order of ranks */
 #define SHC_HOSTS_ENGINE_BYTES 32
@@ -56,7 +59,8 @@ struct shc_hosts_said {
     int32_t root;
     /* A hash of the sizes of a list whose tensors may differ, or of a sparse tensor. */
     uint64_t list;
-    uint8_t unused[64 - 48];
+    uint32_t version; /* SHC_HOSTS_VERSION */
+    uint8_t unused[64 - 52];
     struct shc_hosts_sizes sizes; /* is not compared */
 };
 

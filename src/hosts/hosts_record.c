@@ -67,6 +67,10 @@ static enum shc_status compare(struct shc_hosts *hosts)
             return shc_hosts_fail(hosts, known ? (enum shc_status)record->status : SHC_ERR_ABORTED,
                                   "host %d (%s): %s", host, ranks[1], shc_hosts_payload(record));
         }
+        if (record->said.version != first->said.version)
+            return shc_hosts_fail(hosts, SHC_ERR_MISMATCH,
+                                  "host %d (%s) has another version of shmcoll than host 0 (%s)",
+                                  host, ranks[1], ranks[0]);
         if (memcmp(&first->said, &record->said, COMPARED_BYTES) == 0)
             continue;
         shc_hosts_said_text(&first->said, calls[0], SHC_HOSTS_CALL_TEXT);

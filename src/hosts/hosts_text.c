@@ -94,6 +94,7 @@ struct shc_hosts_said shc_hosts_said_of(const struct shc_hosts_call *call)
     const struct shc_op *op = call->op;
     struct shc_hosts_said said;
     memset(&said, 0, sizeof said);
+    said.version = SHC_HOSTS_VERSION;
     said.number = call->hosts->number;
     said.count = call->said.count;
     said.kind = call->said.kind;
