@@ -14,28 +14,15 @@
  *
  * Only sender and receiver know how long a tensor is. So each rank adds a hash of sender, receiver and size for the
  * tensors that it gives, and for those that it wants. The sums of all ranks travel in the record. They are equal if all
- * sizes agree, and otherwise differ, except for one chance in 2^64. Where the tensors of an island are not all equal,
- * its ranks tell one another their sizes.
+ * sizes agree, and otherwise differ, except for one chance in 2^64. Then hosts tell one another what they give, to name
+ * the ranks. Where the tensors of an island are not all equal, its ranks tell one another their sizes.
  */
-#include "hosts/hosts_blocks.h"
+#include "hosts/hosts_trade.h"
 
 #include "shm/base/num.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-struct trade {
-    /* First, for shc_hosts_blocks_cut(), which uses only hosts, width and columns. */
-    struct shc_hosts_blocks blocks;
-    const struct shc_hosts_call *call;
-    /* Sizes of the tensors that the ranks of the island give, and then of those that they want, by local and other
-     * rank; NULL: all have `each` elements. */
-    uint64_t *table;
-    uint64_t each;
-    bool fits; /* the call is short for this host */
-};
-
-#define WHOLE (UINT64_MAX / 64) /* the width of a column that has whole tensors */
 
 /* What the leader says with its verdict; of a short call the data of its island follows, rank by rank. */
 struct decision {
@@ -43,54 +30,37 @@ struct decision {
     uint64_t carried;
 };
 
-static int ranks_of(const struct trade *t)
-{
-    return shc_hosts_plan_size(&t->blocks.hosts->plan, t->blocks.hosts->host);
-}
-
-/* How much is in the column of what a rank of the island gives to `other`, or wants from it. In bytes. */
-static uint64_t given(const struct trade *t, int local, int other, uint64_t first)
-{
-    const size_t world = (size_t)t->blocks.hosts->plan.world;
-    const uint64_t size = t->table ? t->table[(size_t)local * 2 * world + (size_t)other] : t->each;
-    return size <= first ? 0 : shc_min_size(size - first, t->blocks.width) * t->call->elem_bytes;
-}
-
-static uint64_t wanted(const struct trade *t, int local, int other, uint64_t first)
-{
-    return given(t, local, other + t->blocks.hosts->plan.world, first);
-}
-
 /* Bytes from a local rank to what `rail` carries of a host. */
-static uint64_t given_to(const struct trade *t, int local, int host, int rail, uint64_t first)
+static uint64_t given_to(const struct shc_hosts_trade *t, int local, int host, int rail,
+                         uint64_t first)
 {
     const struct shc_hosts *hosts = t->blocks.hosts;
     const int ranks = shc_hosts_plan_size(&hosts->plan, host);
     uint64_t bytes = 0;
     for (int to = rail; to < ranks && host != hosts->host; to += hosts->plan.rails)
-        bytes += given(t, local, shc_hosts_rank_at(hosts, host, to), first);
+        bytes += shc_hosts_given(t, local, shc_hosts_rank_at(hosts, host, to), first);
     return bytes;
 }
 
 /* Bytes to a local rank from a host. */
-static uint64_t wanted_from(const struct trade *t, int local, int host, uint64_t first)
+static uint64_t wanted_from(const struct shc_hosts_trade *t, int local, int host, uint64_t first)
 {
     const struct shc_hosts *hosts = t->blocks.hosts;
     const int ranks = shc_hosts_plan_size(&hosts->plan, host);
     uint64_t bytes = 0;
     for (int from = 0; from < ranks && host != hosts->host; from++)
-        bytes += wanted(t, local, shc_hosts_rank_at(hosts, host, from), first);
+        bytes += shc_hosts_wanted(t, local, shc_hosts_rank_at(hosts, host, from), first);
     return bytes;
 }
 
 /* ---- sizes ---- */
 
 /* The island's ranks tell one another their sizes, if these differ. */
-static enum shc_status share_sizes(struct trade *t)
+static enum shc_status share_sizes(struct shc_hosts_trade *t)
 {
     const struct shc_op *op = t->call->op;
     struct shc_hosts *hosts = t->blocks.hosts;
-    const size_t world = (size_t)hosts->plan.world, ranks = (size_t)ranks_of(t);
+    const size_t world = (size_t)hosts->plan.world, ranks = (size_t)shc_hosts_trade_ranks(t);
     uint64_t bytes[SHC_MAX_WORLD];
     t->each = hosts->sizes.most;
     if (hosts->sizes.least == hosts->sizes.most)
@@ -109,16 +79,17 @@ static enum shc_status share_sizes(struct trade *t)
 }
 
 /* The longest tensor that crosses to another host, or comes from it. */
-static uint64_t longest_of(struct trade *t)
+static uint64_t longest_of(struct shc_hosts_trade *t)
 {
     const struct shc_hosts_plan *plan = &t->blocks.hosts->plan;
     uint64_t most = 0;
-    t->blocks.width = WHOLE;
+    t->blocks.width = SHC_HOSTS_WHOLE;
     for (int other = 0; other < plan->world; other++)
-        for (int local = 0; local < ranks_of(t); local++) {
+        for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
             if (plan->host_of[other] == t->blocks.hosts->host)
                 continue;
-            const uint64_t in = given(t, local, other, 0), out = wanted(t, local, other, 0);
+            const uint64_t in = shc_hosts_given(t, local, other, 0),
+                           out = shc_hosts_wanted(t, local, other, 0);
             most = in > most ? in : most;
             most = out > most ? out : most;
         }
@@ -126,7 +97,7 @@ static uint64_t longest_of(struct trade *t)
 }
 
 /* The most that a rail of this host gives or gets in the first column; no other one has more. */
-static uint64_t load_of(struct trade *t, uint64_t width)
+static uint64_t load_of(struct shc_hosts_trade *t, uint64_t width)
 {
     const struct shc_hosts_plan *plan = &t->blocks.hosts->plan;
     uint64_t most = 0;
@@ -134,7 +105,7 @@ static uint64_t load_of(struct trade *t, uint64_t width)
     for (int rail = 0; rail < plan->rails; rail++) {
         uint64_t in = 0, out = 0;
         for (int host = 0; host < plan->hosts; host++)
-            for (int local = 0; local < ranks_of(t); local++) {
+            for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
                 in += given_to(t, local, host, rail, 0);
                 out += local % plan->rails == rail ? wanted_from(t, local, host, 0) : 0;
             }
@@ -145,7 +116,7 @@ static uint64_t load_of(struct trade *t, uint64_t width)
 }
 
 /* The leader: the widest column that fits this host's staging memory, and the longest tensor, for the record. */
-static void find_width(struct trade *t)
+static void find_width(struct shc_hosts_trade *t)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
     const uint64_t longest = longest_of(t);
@@ -166,13 +137,13 @@ static void find_width(struct trade *t)
 /* ---- short ---- */
 
 /* A payload begins with the place of the data of each host. */
-static size_t head_bytes(const struct trade *t)
+static size_t head_bytes(const struct shc_hosts_trade *t)
 {
     return (size_t)t->blocks.hosts->plan.hosts * sizeof(uint32_t);
 }
 
 /* Bytes from a local rank to a host. */
-static uint64_t given_to_host(const struct trade *t, int local, int host)
+static uint64_t given_to_host(const struct shc_hosts_trade *t, int local, int host)
 {
     uint64_t bytes = 0;
     for (int rail = 0; rail < t->blocks.hosts->plan.rails; rail++)
@@ -180,7 +151,7 @@ static uint64_t given_to_host(const struct trade *t, int local, int host)
     return bytes;
 }
 
-static uint64_t wanted_by(const struct trade *t, int local)
+static uint64_t wanted_by(const struct shc_hosts_trade *t, int local)
 {
     uint64_t bytes = 0;
     for (int host = 0; host < t->blocks.hosts->plan.hosts; host++)
@@ -189,17 +160,17 @@ static uint64_t wanted_by(const struct trade *t, int local)
 }
 
 /* Does what this host gives fit its record, and what it gets the verdict? The same on all of its ranks. */
-static bool find_fits(struct trade *t, uint64_t *comes)
+static bool find_fits(struct shc_hosts_trade *t, uint64_t *comes)
 {
     const struct shc_hosts *hosts = t->blocks.hosts;
     const uint64_t room = hosts->payload_bytes,
-                   crossing = (uint64_t)(hosts->plan.world - ranks_of(t));
+                   crossing = (uint64_t)(hosts->plan.world - shc_hosts_trade_ranks(t));
     uint64_t goes = head_bytes(t);
     *comes = 0;
-    t->blocks.width = WHOLE;
+    t->blocks.width = SHC_HOSTS_WHOLE;
     if (!t->table && t->each > 0 && crossing * t->call->elem_bytes > room / t->each)
         return false;
-    for (int local = 0; local < ranks_of(t); local++) {
+    for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
         for (int host = 0; host < hosts->plan.hosts; host++)
             goes += given_to_host(t, local, host);
         *comes += wanted_by(t, local);
@@ -210,14 +181,14 @@ static bool find_fits(struct trade *t, uint64_t *comes)
 }
 
 /* This rank's tensors for other hosts, host by host. */
-static uint64_t read_leaving(const struct trade *t, char *to)
+static uint64_t read_leaving(const struct shc_hosts_trade *t, char *to)
 {
     const struct shc_hosts *hosts = t->blocks.hosts;
     const struct shc_hosts_plan *plan = &hosts->plan;
     const char *const begin = to;
     for (int i = 0; i < plan->world; i++) {
         const int rank = plan->rank_at[i];
-        const uint64_t bytes = given(t, hosts->local, rank, 0);
+        const uint64_t bytes = shc_hosts_given(t, hosts->local, rank, 0);
         if (plan->host_of[rank] == hosts->host || bytes == 0)
             continue;
         const struct shc_tensors one = {&t->call->op->input.list[rank], 1};
@@ -229,13 +200,13 @@ static uint64_t read_leaving(const struct trade *t, char *to)
 }
 
 /* The leader: what came by local ranks, into the record, by hosts. */
-static void fill_payload(const struct trade *t, const char *from)
+static void fill_payload(const struct shc_hosts_trade *t, const char *from)
 {
     const struct shc_hosts *hosts = t->blocks.hosts;
     char *payload = shc_hosts_payload((struct shc_hosts_record *)(void *)hosts->stage.record);
     uint64_t used = head_bytes(t);
     const char *at[SHC_MAX_WORLD];
-    for (int local = 0; local < ranks_of(t); local++) {
+    for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
         at[local] = from;
         for (int host = 0; host < hosts->plan.hosts; host++)
             from += given_to_host(t, local, host);
@@ -243,7 +214,7 @@ static void fill_payload(const struct trade *t, const char *from)
     for (int host = 0; host < hosts->plan.hosts; host++) {
         const uint32_t place = (uint32_t)used;
         memcpy(payload + (size_t)host * sizeof place, &place, sizeof place);
-        for (int local = 0; local < ranks_of(t); local++) {
+        for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
             const uint64_t bytes = given_to_host(t, local, host);
             memcpy(payload + used, at[local], bytes);
             at[local] += bytes;
@@ -252,12 +223,12 @@ static void fill_payload(const struct trade *t, const char *from)
     }
 }
 
-static enum shc_status put_into_record(const struct trade *t)
+static enum shc_status put_into_record(const struct shc_hosts_trade *t)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
     uint64_t give[SHC_MAX_WORLD] = {0}, take[SHC_MAX_WORLD] = {0};
     give[0] = read_leaving(t, hosts->stage.narrow);
-    for (int local = 0; local < ranks_of(t) && shc_hosts_leads(hosts); local++)
+    for (int local = 0; local < shc_hosts_trade_ranks(t) && shc_hosts_leads(hosts); local++)
         for (int host = 0; host < hosts->plan.hosts; host++)
             take[local] += given_to_host(t, local, host);
     SHC_TRY(shc_hosts_swap(hosts, hosts->stage.narrow, give, hosts->stage.wide, take));
@@ -267,11 +238,11 @@ static enum shc_status put_into_record(const struct trade *t)
 }
 
 /* The leader: what all records have for its island, rank by rank. pre: sizes agree. */
-static enum shc_status take_payloads(const struct trade *t, char *to)
+static enum shc_status take_payloads(const struct shc_hosts_trade *t, char *to)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
     char *at[SHC_MAX_WORLD];
-    for (int local = 0; local < ranks_of(t); local++) {
+    for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
         at[local] = to;
         to += wanted_by(t, local);
     }
@@ -280,7 +251,7 @@ static enum shc_status take_payloads(const struct trade *t, char *to)
         uint32_t place;
         uint64_t bytes = 0;
         memcpy(&place, payload + (size_t)hosts->host * sizeof place, sizeof place);
-        for (int local = 0; local < ranks_of(t); local++)
+        for (int local = 0; local < shc_hosts_trade_ranks(t); local++)
             bytes += wanted_from(t, local, host, 0);
         if (host == hosts->host)
             continue;
@@ -288,8 +259,8 @@ static enum shc_status take_payloads(const struct trade *t, char *to)
             return shc_hosts_fail(hosts, SHC_ERR_MISMATCH,
                                   "all_to_all: host %d sent a record that no host sends", host);
         for (int from = 0; from < shc_hosts_plan_size(&hosts->plan, host); from++)
-            for (int local = 0; local < ranks_of(t); local++) {
-                bytes = wanted(t, local, shc_hosts_rank_at(hosts, host, from), 0);
+            for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
+                bytes = shc_hosts_wanted(t, local, shc_hosts_rank_at(hosts, host, from), 0);
                 memcpy(at[local], payload + place, bytes);
                 at[local] += bytes;
                 place += (uint32_t)bytes;
@@ -303,7 +274,7 @@ static enum shc_status take_payloads(const struct trade *t, char *to)
 /* Do all ranks give what others want? *to: the decision. */
 static enum shc_status compare_sizes(const struct shc_hosts_call *call, const void *ctx, char *to)
 {
-    const struct trade *t = ctx;
+    const struct shc_hosts_trade *t = ctx;
     struct shc_hosts *hosts = call->hosts;
     struct shc_hosts_sizes all = {.width = UINT64_MAX, .carried = 1};
     for (int host = 0; host < hosts->plan.hosts; host++) {
@@ -315,10 +286,7 @@ static enum shc_status compare_sizes(const struct shc_hosts_call *call, const vo
         all.carried &= one->carried;
     }
     if (all.given != all.wanted)
-        return shc_hosts_fail(hosts, SHC_ERR_MISMATCH,
-                              "calls of \"%s\" differ: all_to_all #%llu: a rank sends another "
-                              "number of elements than its receiver has room for",
-                              shc_hosts_group_name(hosts), (unsigned long long)hosts->number);
+        return shc_hosts_sizes_differ(t);
     if (all.width == 0)
         return shc_hosts_fail(hosts, SHC_ERR_UNSUPPORTED,
                               "all_to_all: a group of %d ranks on %d hosts cannot move elements of "
@@ -338,32 +306,32 @@ static enum shc_status compare_sizes(const struct shc_hosts_call *call, const vo
 /* ---- moving ---- */
 
 /* Tensors between ranks of this host. */
-static enum shc_status trade_at_home(const struct trade *t)
+static enum shc_status trade_at_home(const struct shc_hosts_trade *t)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
     struct shc_tensor in[SHC_MAX_WORLD], out[SHC_MAX_WORLD];
     struct shc_op op = *t->call->op;
-    for (int local = 0; local < ranks_of(t); local++) {
+    for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
         const int rank = shc_hosts_rank_at(hosts, hosts->host, local);
         in[local] = op.input.list[rank];
         out[local] = op.output.list[rank];
     }
-    op.input = (struct shc_tensors){in, (uint32_t)ranks_of(t)};
-    op.output = (struct shc_tensors){out, (uint32_t)ranks_of(t)};
+    op.input = (struct shc_tensors){in, (uint32_t)shc_hosts_trade_ranks(t)};
+    op.output = (struct shc_tensors){out, (uint32_t)shc_hosts_trade_ranks(t)};
     return shc_hosts_island(hosts, &op);
 }
 
 /* This rank's column: what each rail carries, host by host. */
-static void read_input(const struct trade *t, uint64_t first, char *to, uint64_t *give)
+static void read_input(const struct shc_hosts_trade *t, uint64_t first, char *to, uint64_t *give)
 {
     const struct shc_hosts *hosts = t->blocks.hosts;
     const struct shc_hosts_plan *plan = &hosts->plan;
-    memset(give, 0, (size_t)ranks_of(t) * sizeof *give);
+    memset(give, 0, (size_t)shc_hosts_trade_ranks(t) * sizeof *give);
     for (int rail = 0; rail < plan->rails; rail++)
         for (int host = 0; host < plan->hosts; host++)
             for (int local = rail; local < shc_hosts_plan_size(plan, host); local += plan->rails) {
                 const int rank = shc_hosts_rank_at(hosts, host, local);
-                const uint64_t bytes = given(t, hosts->local, rank, first);
+                const uint64_t bytes = shc_hosts_given(t, hosts->local, rank, first);
                 if (host == hosts->host || bytes == 0)
                     continue;
                 const struct shc_tensors one = {&t->call->op->input.list[rank], 1};
@@ -375,8 +343,8 @@ static void read_input(const struct trade *t, uint64_t first, char *to, uint64_t
 }
 
 /* A rail: what came by local ranks is sorted by hosts, and goes. */
-static enum shc_status send(const struct trade *t, struct shc_hosts_chunk *chunk, const char *from,
-                            int place)
+static enum shc_status send(const struct shc_hosts_trade *t, struct shc_hosts_chunk *chunk,
+                            const char *from, int place)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
     const struct shc_hosts_plan *plan = &hosts->plan;
@@ -384,14 +352,14 @@ static enum shc_status send(const struct trade *t, struct shc_hosts_chunk *chunk
     uint64_t comes = 0;
     char *to = hosts->stage.chunk[place].in;
     const char *at[SHC_MAX_WORLD];
-    for (int local = 0; local < ranks_of(t); local++) {
+    for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
         at[local] = from;
         for (int host = 0; host < plan->hosts; host++)
             from += given_to(t, local, host, hosts->local, first);
     }
     for (int host = 0; host < plan->hosts; host++) {
         hosts->in_bytes[host] = hosts->out_bytes[host] = 0;
-        for (int local = 0; local < ranks_of(t); local++) {
+        for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
             const uint64_t bytes = given_to(t, local, host, hosts->local, first);
             memcpy(to, at[local], bytes);
             to += bytes;
@@ -411,11 +379,11 @@ static enum shc_status send(const struct trade *t, struct shc_hosts_chunk *chunk
 
 static enum shc_status begin(void *ctx, struct shc_hosts_chunk *chunk, int place)
 {
-    const struct trade *t = ctx;
+    const struct shc_hosts_trade *t = ctx;
     struct shc_hosts *hosts = t->blocks.hosts;
     uint64_t give[SHC_MAX_WORLD], take[SHC_MAX_WORLD] = {0};
     read_input(t, chunk->part.first, hosts->stage.narrow, give);
-    for (int local = 0; local < ranks_of(t) && shc_hosts_carries(hosts); local++)
+    for (int local = 0; local < shc_hosts_trade_ranks(t) && shc_hosts_carries(hosts); local++)
         for (int host = 0; host < hosts->plan.hosts; host++)
             take[local] += given_to(t, local, host, hosts->local, chunk->part.first);
     SHC_TRY(shc_hosts_swap(hosts, hosts->stage.narrow, give, hosts->stage.wide, take));
@@ -423,12 +391,13 @@ static enum shc_status begin(void *ctx, struct shc_hosts_chunk *chunk, int place
 }
 
 /* A rail has what is for its ranks, host by host and sender by sender. Sorts it by receivers. */
-static void sort(const struct trade *t, uint64_t first, const char *from, char *to, uint64_t *give)
+static void sort(const struct shc_hosts_trade *t, uint64_t first, const char *from, char *to,
+                 uint64_t *give)
 {
     const struct shc_hosts *hosts = t->blocks.hosts;
     const struct shc_hosts_plan *plan = &hosts->plan;
     char *at[SHC_MAX_WORLD];
-    for (int local = hosts->local; local < ranks_of(t); local += plan->rails) {
+    for (int local = hosts->local; local < shc_hosts_trade_ranks(t); local += plan->rails) {
         at[local] = to;
         for (int host = 0; host < plan->hosts; host++)
             give[local] += wanted_from(t, local, host, first);
@@ -436,10 +405,10 @@ static void sort(const struct trade *t, uint64_t first, const char *from, char *
     }
     for (int i = 0; i < plan->world; i++) {
         const int sender = plan->rank_at[i]; /* host by host */
-        for (int local = hosts->local; local < ranks_of(t); local += plan->rails) {
+        for (int local = hosts->local; local < shc_hosts_trade_ranks(t); local += plan->rails) {
             if (plan->host_of[sender] == hosts->host)
                 break;
-            const uint64_t bytes = wanted(t, local, sender, first);
+            const uint64_t bytes = shc_hosts_wanted(t, local, sender, first);
             memcpy(at[local], from, bytes);
             at[local] += bytes;
             from += bytes;
@@ -447,13 +416,13 @@ static void sort(const struct trade *t, uint64_t first, const char *from, char *
     }
 }
 
-static void write_output(const struct trade *t, uint64_t first, const char *from)
+static void write_output(const struct shc_hosts_trade *t, uint64_t first, const char *from)
 {
     const struct shc_hosts *hosts = t->blocks.hosts;
     const struct shc_hosts_plan *plan = &hosts->plan;
     for (int i = 0; i < plan->world; i++) {
         const int sender = plan->rank_at[i];
-        const uint64_t bytes = wanted(t, hosts->local, sender, first);
+        const uint64_t bytes = shc_hosts_wanted(t, hosts->local, sender, first);
         if (plan->host_of[sender] == hosts->host || bytes == 0)
             continue;
         const struct shc_tensors one = {&t->call->op->output.list[sender], 1};
@@ -465,7 +434,7 @@ static void write_output(const struct trade *t, uint64_t first, const char *from
 
 static enum shc_status finish(void *ctx, struct shc_hosts_chunk *chunk, int place)
 {
-    const struct trade *t = ctx;
+    const struct shc_hosts_trade *t = ctx;
     struct shc_hosts *hosts = t->blocks.hosts;
     const uint64_t first = chunk->part.first;
     const char *from = hosts->stage.chunk[place].out;
@@ -484,7 +453,7 @@ static enum shc_status finish(void *ctx, struct shc_hosts_chunk *chunk, int plac
     return SHC_OK;
 }
 
-static enum shc_status run(struct trade *t)
+static enum shc_status run(struct shc_hosts_trade *t)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
     const struct shc_hosts_digest digest = {compare_sizes, t};
@@ -516,7 +485,7 @@ static enum shc_status run(struct trade *t)
 
 enum shc_status shc_hosts_alltoall(const struct shc_hosts_call *call)
 {
-    struct trade t = {.call = call, .blocks = {.hosts = call->hosts}};
+    struct shc_hosts_trade t = {.call = call, .blocks = {.hosts = call->hosts}};
     const enum shc_status st = run(&t);
     free(t.table);
     return st;

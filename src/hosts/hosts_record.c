@@ -294,6 +294,11 @@ static enum shc_status agree_in_island(struct shc_hosts *hosts, enum shc_status 
     return SHC_OK;
 }
 
+enum shc_status shc_hosts_agree_leaders(const struct shc_hosts_call *call, enum shc_status st)
+{
+    return exchange(call, st);
+}
+
 enum shc_status shc_hosts_agree(const struct shc_hosts_call *call, enum shc_status st)
 {
     st = agree_in_island(call->hosts, st);
