@@ -101,7 +101,8 @@ def broadcast(tensor: torch.Tensor, src: int, group: Any) -> None:
         root = dist.get_process_group_ranks(group).index(src)
         own = torch.empty_like(tensor)
         _OPERATORS.broadcast_(own, tensor, _ORDER, root, _name(group))
-        _store(tensor, own)
+        if dist.get_rank() != src:  # the root's tensor may be one that nothing can be stored to
+            _store(tensor, own)
     else:
         dist.broadcast(tensor, src, group)
 

@@ -449,6 +449,8 @@ def in_a_graph(rank: int, comm: Any, part: Any) -> Callable[[torch.Tensor], Any]
         comm.barrier()
         view = a[0]
         comm.broadcast(view, 1)  # writes into a part of another tensor
+        row = b[:1].expand(2, -1) if rank == 1 else torch.empty_like(b)
+        comm.broadcast(row, 1)  # of the root, it has elements in one place
         c = torch.empty(2 * t.shape[0], t.shape[1])
         shmcoll.all_gather_into(c, b.t().contiguous().t())
         d = torch.empty_like(t[:1])
@@ -458,7 +460,7 @@ def in_a_graph(rank: int, comm: Any, part: Any) -> Callable[[torch.Tensor], Any]
         t.mul_(0)
         comm.all_reduce(t)  # an argument of the function
         shmcoll.barrier()
-        return a, b, c, d, e
+        return a, b, c, d, e, row + 0
 
     return step
 
@@ -499,10 +501,10 @@ def test_torch_compile_has_one_graph_and_the_same_results(backend: str) -> None:
         return operators
 
     found = run(2, body, limit=250.0, env={"TORCHINDUCTOR_COMPILE_THREADS": "1"})
-    moves = ["broadcast_", "all_gather_into_", "reduce_scatter_into_", "all_to_all_"]
+    moves = ["broadcast_", "broadcast_", "all_gather_into_", "reduce_scatter_into_", "all_to_all_"]
     names = ["all_reduce_", "all_reduce_", "barrier_", *moves, "all_reduce_", "barrier_"]
     for operators in found if backend == "aot_eager" else ():
-        assert len(operators) >= 9 and operators == names * (len(operators) // 9)
+        assert len(operators) >= 10 and operators == names * (len(operators) // 10)
 
 
 def in_views(comm: Any) -> Callable[[torch.Tensor], Any]:
