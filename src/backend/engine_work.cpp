@@ -27,18 +27,25 @@ std::string wordsOf(const std::exception &error)
     return withoutDecoration(torchs != nullptr ? torchs->what_without_backtrace() : error.what());
 }
 
-// A message that times out ends them all. Nobody sends one with this tag.
+// A message that times out ends all connections.
+void timeOut(c10d::Work &message)
+{
+    try {
+        message.wait(std::chrono::milliseconds(1));
+    } catch (...) { // it has timed out, or its connection has ended before
+    }
+}
+
 void endConnections(c10d::Backend &backend)
 {
     char nothing = 0;
     for (int host = 0; host < backend.getSize(); host++) {
         if (host == backend.getRank())
             continue;
-        try {
+        try { // nobody sends one with this tag
             std::vector<at::Tensor> tensors{bytesAt(&nothing, sizeof nothing)};
-            backend.recv(tensors, host, std::numeric_limits<int>::max())
-                ->wait(std::chrono::milliseconds(1));
-        } catch (...) { // it has timed out, or this connection has ended before
+            timeOut(*backend.recv(tensors, host, std::numeric_limits<int>::max()));
+        } catch (...) { // this connection has ended before
         }
     }
 }

@@ -16,8 +16,11 @@ at::Tensor bytesAt(const void *data, size_t count);
 std::string withoutDecoration(std::string words);
 std::string wordsOf(const std::exception &error);
 
-// Ends all connections of a gloo whose hosts are connected: before a message that may be under way is dropped. gloo's
+// Before a message of gloo that may be under way is dropped: ends all connections, unless the message has come. gloo's
 // thread would look for ever at bytes that come for memory which is gone, and the end of the backend waits for that thread.
+void timeOut(c10d::Work &message);
+
+// The same without a message. pre: the hosts are connected, or this would wait for that.
 void endConnections(c10d::Backend &backend);
 
 } // namespace shmcoll

@@ -45,7 +45,7 @@ Engine::~Engine()
     if (waits_ == nullptr)
         return;
     waits_->stop();
-    if (posted_->isConnected())
+    if (posted_->wasUsed() || messages_->wasUsed())
         endConnections(*backend_);
 }
 
@@ -252,7 +252,7 @@ void P2pEngine::Shared::carryOut(const Call &call)
         const c10::intrusive_ptr<c10d::Work> work = call.start(*backend);
         const bool ended = await(*work);
         if (!ended)
-            endConnections(*backend);
+            timeOut(*work);
         shc_ticket_done(call.ticket, ended ? nullptr : "the group is being closed");
     } catch (const std::exception &error) {
         shc_ticket_done(call.ticket, wordsOf(error).c_str());

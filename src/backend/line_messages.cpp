@@ -72,6 +72,7 @@ void LineMessages::abandon(Message *message)
 template <class Start>
 void LineMessages::begin(std::unique_ptr<Message> message, Start start, shc_ticket *ticket)
 {
+    wasUsed_ = true;
     static const shc_ticket_hooks hooks = {
         [](void *arg) { carryOn(static_cast<Message *>(arg)); },
         [](void *arg) { abandon(static_cast<Message *>(arg)); },

@@ -13,7 +13,7 @@ namespace shmcoll
 {
 
 // A message's tag has its size: hosts that disagree wait for one another, and no engine gets another size than it
-// expects. pre: the hosts are connected. Before the end of this: endConnections().
+// expects. pre: the hosts are connected. Before the end of this: endConnections(), if wasUsed().
 class LineMessages
 {
   public:
@@ -28,6 +28,8 @@ class LineMessages
     void send(const void *data, size_t bytes, int host, shc_ticket *ticket, Done done);
     void receive(void *data, size_t bytes, int host, shc_ticket *ticket, Done done);
 
+    bool wasUsed() const { return wasUsed_; }
+
   private:
     struct Message;
     template <class Start>
@@ -39,6 +41,7 @@ class LineMessages
     c10::intrusive_ptr<c10d::Backend> backend_;
     std::shared_ptr<MessageWaits> waits_;
     std::vector<std::unique_ptr<Message>> abandoned_; // the engine may still touch their memory
+    bool wasUsed_ = false;
 };
 
 } // namespace shmcoll

@@ -16,7 +16,7 @@ namespace shmcoll
 
 // All blocks are of one size, which is the messages' tag too: hosts that disagree wait for one another, and no engine
 // gets another size than it expects. One thread at a time begins calls and waits for them. Before the end of this:
-// endConnections(), if isConnected().
+// endConnections(), if wasUsed().
 class PostedExchange
 {
   public:
@@ -31,7 +31,8 @@ class PostedExchange
     // itself is not carried: gloo connects hosts in their first call, and a message would wait for that.
     bool carries(const std::vector<int64_t> &gives, const std::vector<int64_t> &gets);
 
-    bool isConnected() const { return block_ > 0; }
+    // Has a call been carried? Then the hosts are connected.
+    bool wasUsed() const { return !peers_.empty(); }
 
     // Begins a call, as struct shc_fabric's exchange. The ticket's hooks carry it on, and `done` comes once: from them,
     // or from here. pre: carries().
