@@ -395,6 +395,23 @@ TEST(HostsFail, CallsThatDifferBetweenHostsAreToldOnAllRanks)
     }
 }
 
+// They would otherwise wait for each other, or read each other's records wrongly. Host 1 does not know what it says.
+TEST(HostsFail, AHostWithAnotherVersionIsNamed)
+{
+    constexpr size_t kPlaceOfVersion = 48; // in struct shc_hosts_said
+    Network network(2);
+    network.change(1, kPlaceOfVersion, 1);
+    run_hosts(kTwoOfTwo, network, [&](Group &group) {
+        Sum sum(10);
+        const shc_status st = group.run(sum.op);
+        if (group.place.host == 1)
+            return;
+        EXPECT_EQ(st, SHC_ERR_MISMATCH);
+        EXPECT_STREQ(group.error,
+                     "host 1 (ranks 2-3) has another version of shmcoll than host 0 (ranks 0-1)");
+    });
+}
+
 // Data that go along with the record reach nobody: hosts differ in the size, in the root, or in the operation.
 TEST(HostsFail, EagerBroadcastsThatDifferChangeNothing)
 {

@@ -57,6 +57,8 @@ class Network::Switch
         has_monitors_ = fails;
     }
 
+    void change(int host, size_t place, char byte) { changed_ = {host, place, byte}; }
+
     void lose_messages() { loses_messages_ = true; }
 
     void lose(int host)
@@ -93,6 +95,7 @@ class Network::Switch
         Fate fate;
         std::vector<uint64_t> gives = {}, takes = {}; // of kExchange, by host
         std::shared_ptr<std::vector<char>> copy = {}; // of `in`, of a call that may be dropped
+        bool is_line = false;
     };
     // A call that goes on in the thread that waits for it.
     struct Carried {
@@ -192,7 +195,8 @@ class Network::Switch
                      {out_bytes, out_bytes + hosts}};
         part.bytes = before(part.gives, hosts);
         part.out_bytes = before(part.takes, hosts);
-        const bool is_carried = port->rail < 0 && port->host % 2 == 1;
+        part.is_line = port->rail < 0;
+        const bool is_carried = part.is_line && port->host % 2 == 1;
         if (is_carried) {
             const auto *bytes = static_cast<const char *>(in);
             part.copy = std::make_shared<std::vector<char>>(bytes, bytes + part.bytes);
@@ -366,6 +370,9 @@ class Network::Switch
         for (const Part &part : all) {
             const auto *in = static_cast<const char *>(part.in);
             (*sent)[part.host] = {std::vector<char>(in, in + part.bytes), part.gives};
+            for (const uint64_t bytes : part.gives)
+                if (part.host == changed_.host && part.is_line && bytes > changed_.place)
+                    (*sent)[part.host].bytes[changed_.place] = changed_.byte;
         }
         for (const Part &part : all) {
             const End end = {[part, sent, good] {
@@ -409,6 +416,11 @@ class Network::Switch
     std::condition_variable ended_;
     std::vector<Monitor> monitors_;
     std::set<int> lost_;
+    struct {
+        int host;
+        size_t place;
+        char byte;
+    } changed_ = {-1, 0, 0};
     bool refuses_ = false, has_monitors_ = true, loses_messages_ = false;
     const bool has_messages_ = hosts_ % 2 == 0;
     std::map<Way, Messages> messages_;
@@ -441,6 +453,11 @@ void Network::release_late()
 void Network::refuse_monitors(bool fails)
 {
     switch_->refuse_monitors(fails);
+}
+
+void Network::change(int host, size_t place, char byte)
+{
+    switch_->change(host, place, byte);
 }
 
 void Network::lose_messages()

@@ -36,6 +36,9 @@ class Network
     // From now on no call monitors a host; `fails`: it is refused, else there is no such call.
     void refuse_monitors(bool fails);
 
+    // From now on what that host exchanges on its line has this byte in that place, for all hosts.
+    void change(int host, size_t place, char byte);
+
     // From now on no message between leaders comes.
     void lose_messages();
 
