@@ -187,11 +187,13 @@ def test_a_launcher_is_known_by_what_it_says(
     assert mpirun.MPIS["openmpi"].launcher() is None
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     assert mpirun.MPIS["mpich"].launcher() == "mpiexec.hydra"
-    assert mpirun.command("intelmpi", 2, bind=True) == [
-        f"{tmp_path}/bin/mpiexec.hydra",
-        *("-genv", "LD_LIBRARY_PATH", f"{tmp_path}/lib", "-genv", "I_MPI_FABRICS", "shm"),
-        *("-n", "2"),
-    ]
+    for path in (f"{tmp_path}/system", f"{tmp_path}/bin:{tmp_path}/system"):  # or activated
+        monkeypatch.setenv("PATH", path)
+        assert mpirun.command("intelmpi", 2, bind=True) == [
+            f"{tmp_path}/bin/mpiexec.hydra",
+            *("-genv", "LD_LIBRARY_PATH", f"{tmp_path}/lib", "-genv", "I_MPI_FABRICS", "shm"),
+            *("-n", "2"),
+        ]
 
 
 # ---- those that are here ----

@@ -32,10 +32,10 @@ class Mpi:
     def launcher(self) -> str | None:
         """The first that is this one's; on many machines mpirun is whichever was installed.
 
-        A path where it is on no PATH, but next to this Python: Intel MPI comes as a wheel.
+        A path where it is next to this Python: Intel MPI comes as a wheel, which finds its files by that.
         """
         for name in self.launchers:
-            for path in (shutil.which(name) and name, _next_to_python(name)):
+            for path in (_next_to_python(name), shutil.which(name) and name):
                 if path is None:
                     continue
                 told = subprocess.run([path, "--version"], capture_output=True, text=True)
