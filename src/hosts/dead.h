@@ -105,6 +105,9 @@ void shc_dead_free(struct shc_hosts *hosts);
 /* Called while a call waits for other hosts: has one of them left before it? */
 SHC_NODISCARD enum shc_status shc_leaving_look(struct shc_hosts *hosts);
 
+/* The same at once, for a call whose engine has failed: the connection may be that of a host that has left. */
+SHC_NODISCARD enum shc_status shc_leaving_ask(struct shc_hosts *hosts);
+
 /* The call has ended. */
 void shc_leaving_forget(struct shc_dead *dead);
 

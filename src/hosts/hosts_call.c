@@ -104,7 +104,10 @@ static enum shc_status engine_failed(struct shc_hosts *hosts, const char *error)
         hosts, SHC_ERR_SYSTEM, "the engine between the hosts of \"%s\" failed: %s; it joins %s",
         shc_hosts_group_name(hosts), error, joined);
     const struct shc_hosts_call *call = hosts->dead.call;
-    return call && call->proves ? st : shc_dead_settle(hosts, st, HINT_LOOKS); /* a proof goes on */
+    if (call && call->proves) /* a proof goes on */
+        return st;
+    SHC_TRY(shc_leaving_ask(hosts));
+    return shc_dead_settle(hosts, st, HINT_LOOKS);
 }
 
 /* For late lines, and for tools. */

@@ -12,8 +12,9 @@
 #include <stdio.h>
 
 #define LATEST_NS        (5 * SHC_NS_PER_S)
-#define FAREWELL_NS      (100 * SHC_NS_PER_MS)        /* most that a close waits for the store */
-#define FILE_FAREWELL_NS (10 * SHC_NS_PER_S)          /* and for one in a file */
+#define ANSWER_NS        (30 * SHC_NS_PER_MS)  /* most that a failed call waits for the store */
+#define FAREWELL_NS      (100 * SHC_NS_PER_MS) /* most that a close waits for the store */
+#define FILE_FAREWELL_NS (10 * SHC_NS_PER_S)   /* and for one in a file */
 #define LEFT_MAGIC       UINT64_C(0x327466656c2d6873) /* "sh-left2" */
 
 struct left {
@@ -181,6 +182,20 @@ enum shc_status shc_leaving_look(struct shc_hosts *hosts)
     if (!shc_work_item_wait(dead->departures, 0))
         return SHC_OK;
     const enum shc_status st = check_departures(hosts);
+    shc_leaving_forget(dead);
+    return st;
+}
+
+enum shc_status shc_leaving_ask(struct shc_hosts *hosts)
+{
+    struct shc_dead *dead = &hosts->dead;
+    enum shc_status st = SHC_OK;
+    if (!dead->oob)
+        return SHC_OK;
+    shc_leaving_forget(dead);
+    ask_for_departures(hosts);
+    if (dead->departures && shc_work_item_wait(dead->departures, ANSWER_NS))
+        st = check_departures(hosts);
     shc_leaving_forget(dead);
     return st;
 }

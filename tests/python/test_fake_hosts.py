@@ -6,7 +6,6 @@ What the library does between hosts is in tests/conformance/hosts*_test.cc; here
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -613,19 +612,24 @@ def test_messages_that_come_when_nobody_waits_hold_up_no_end() -> None:
             return str(error)
         return ""
 
-    def leave(rank: Rank) -> None:
+    def leave(rank: Rank) -> list[str]:
         rank.init()
+        texts = []
         for turn in range(25):
             group: Any = dist.new_group()
             dist.all_reduce(torch.ones(2), group=group)
             if rank.rank == 1:
                 time.sleep(turn * 0.001)
-                with contextlib.suppress(RuntimeError):
+                with pytest.raises(RuntimeError) as raised:
                     dist.all_reduce(torch.ones(2), group=group)
+                texts.append(str(raised.value))
             dist.destroy_process_group(group)
             del group  # and with it gloo's connections
+        return texts
 
     env = {**FAKE, "SHMCOLL_FAKE_HOSTS": "2x1"}
     for text in run(2, differ, env=env, limit=60):
         assert "broadcast #3 (float32[16384], root 0) on host 0" in text
-    run(2, leave, env=env, limit=60)
+    texts = run(2, leave, env=env, limit=60)[1]
+    wanted = r'host 0 \(rank 0\) has left the group "\d+" after its call #2'
+    assert len(texts) == 25 and all(re.search(wanted, text) for text in texts), texts
