@@ -11,8 +11,8 @@ namespace shmcoll
 {
 
 struct PostedExchange::Call {
-    std::vector<char>
-        given; // a copy: a message may be under way when nobody waits for it any longer
+    // A copy: a message may be under way when nobody waits for it any longer.
+    std::vector<char> given;
     std::vector<size_t> at; // where a host's block begins, in `given` and in `out`
     char *out = nullptr;
     std::vector<c10::intrusive_ptr<c10d::Work>> sends;

@@ -278,7 +278,8 @@ SHC_NODISCARD enum shc_status shc_hosts_meet(const struct shc_hosts_call *call, 
  * died with the store (HOST-34). */
 SHC_NODISCARD enum shc_status shc_hosts_tell_gone(const struct shc_hosts_call *call);
 
-/* The leaders say what became of them: a failure of its own, or the first one of the others. */
+/* A leader: exchanges the records, which say what became of each host, and compares them. Returns a failure of its own, or
+ * the first one of the others. */
 SHC_NODISCARD enum shc_status shc_hosts_agree_leaders(const struct shc_hosts_call *call,
                                                       enum shc_status st);
 

@@ -97,8 +97,8 @@ static enum shc_status look_around(struct shc_hosts *hosts)
 static enum shc_status engine_failed(struct shc_hosts *hosts, const char *error)
 {
     char joined[256];
-    SHC_TRY(
-        shc_comm_error(hosts->sequencer)); /* a close of this rank ends its calls of the engine */
+    /* A close of this rank ends its calls of the engine. */
+    SHC_TRY(shc_comm_error(hosts->sequencer));
     shc_reason_joined_text(hosts, joined, sizeof joined);
     const enum shc_status st = shc_hosts_fail(
         hosts, SHC_ERR_SYSTEM, "the engine between the hosts of \"%s\" failed: %s; it joins %s",

@@ -160,8 +160,7 @@ enum shc_status shc_hosts_tell_gone(const struct shc_hosts_call *call)
 
 /* ---- records ---- */
 
-/* The leader: all hosts' records. */
-static enum shc_status exchange(const struct shc_hosts_call *call, enum shc_status st)
+enum shc_status shc_hosts_agree_leaders(const struct shc_hosts_call *call, enum shc_status st)
 {
     struct shc_hosts *hosts = call->hosts;
     const size_t bytes = shc_hosts_record_bytes(hosts);
@@ -181,7 +180,7 @@ static void tell_hosts(const struct shc_hosts_call *call, enum shc_status st)
 {
     char *error = call->hosts->turn->error, why[SHC_HOSTS_ERROR_BYTES];
     snprintf(why, sizeof why, "%s", error);
-    (void)!exchange(call, st);
+    (void)!shc_hosts_agree_leaders(call, st);
     snprintf(error, SHC_HOSTS_ERROR_BYTES, "%s", why);
 }
 
@@ -260,7 +259,7 @@ enum shc_status shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
     enum shc_status st = SHC_OK;
     *payload = hosts->stage.verdict + VERDICT_BYTES;
     if (shc_hosts_leads(hosts)) {
-        st = exchange(call, SHC_OK);
+        st = shc_hosts_agree_leaders(call, SHC_OK);
         if (st == SHC_OK && digest && digest->make)
             st = digest->make(call, digest->ctx, *payload);
     }
@@ -294,15 +293,10 @@ static enum shc_status agree_in_island(struct shc_hosts *hosts, enum shc_status 
     return SHC_OK;
 }
 
-enum shc_status shc_hosts_agree_leaders(const struct shc_hosts_call *call, enum shc_status st)
-{
-    return exchange(call, st);
-}
-
 enum shc_status shc_hosts_agree(const struct shc_hosts_call *call, enum shc_status st)
 {
     st = agree_in_island(call->hosts, st);
     if (shc_hosts_leads(call->hosts))
-        st = exchange(call, st);
+        st = shc_hosts_agree_leaders(call, st);
     return tell(call->hosts, st, 0);
 }
