@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backend/message_waits.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -14,6 +15,12 @@ namespace
 constexpr std::chrono::milliseconds kTick{10};
 constexpr int kIdleTicks = 100;
 
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kPolling{1};     // a message that is not late comes sooner
+constexpr std::chrono::microseconds kSlowYield{500}; // a thread that computes has had the CPU
+constexpr unsigned kLeastSpell = 64;
+constexpr unsigned kMostSpell = 16384;
+
 } // namespace
 
 std::shared_ptr<MessageWaits> MessageWaits::make()
@@ -23,8 +30,34 @@ std::shared_ptr<MessageWaits> MessageWaits::make()
     return made;
 }
 
-bool MessageWaits::await(c10d::Work &work)
+// Yields until the message comes. Next to a thread that computes a yield takes that thread's whole time slice. So after a
+// slow one many waits sleep at once, and more of them if the next yield is slow again.
+void MessageWaits::poll(const Arrival &arrival)
 {
+    if (unpolled_ > 0) {
+        unpolled_--;
+        return;
+    }
+    const Clock::time_point begun = Clock::now();
+    for (Clock::time_point last = begun; arrival.isAwaited() && last - begun < kPolling;) {
+        std::this_thread::yield();
+        const Clock::time_point now = Clock::now();
+        if (now - last > kSlowYield) {
+            spell_ = std::clamp(4 * spell_, kLeastSpell, kMostSpell);
+            unpolled_ = spell_;
+            return;
+        }
+        last = now;
+    }
+    spell_ /= 2;
+}
+
+bool MessageWaits::await(c10d::Work &work, Arrival *arrival)
+{
+    if (arrival != nullptr) {
+        poll(*arrival);
+        arrival->forget();
+    }
     struct Listed {
         Listed(MessageWaits &of, c10d::Work &work) : waits(of)
         {

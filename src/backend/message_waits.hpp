@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #pragma once
 // Waits for messages of gloo, by the thread that wants them. gloo's own wait ends the connection if it times out, but it
-// can be called off and begin again. So a thread calls it off every now and then.
+// can be called off and begin again. So a thread calls it off every now and then. It sleeps at once, and each wake-up
+// takes as long as a message. So a wait looks for the message first, and yields meanwhile.
 
+#include "backend/arrival.hpp"
 #include "backend/condition.hpp"
 
 #include <memory>
@@ -23,7 +25,8 @@ class MessageWaits
     MessageWaits &operator=(const MessageWaits &) = delete;
 
     // Throws the message's error. False: the wait was called off, after 10 to 20 ms or by stop().
-    bool await(c10d::Work &work);
+    // arrival: of a receive; looked at in its first wait alone. nullptr: the wait sleeps at once.
+    bool await(c10d::Work &work, Arrival *arrival = nullptr);
 
     // For good: the thread ends, too.
     void stop();
@@ -32,12 +35,17 @@ class MessageWaits
   private:
     MessageWaits() = default;
     void run();
+    void poll(const Arrival &arrival);
     bool tick(uint64_t &seen);
 
     Condition lock_; // guards what follows
     c10d::Work *awaited_ = nullptr;
     uint64_t count_ = 0; // of waits, since the thread slept
     bool stopped_ = false;
+
+    // Of the thread that waits:
+    unsigned unpolled_ = 0; // so many waits to come sleep at once
+    unsigned spell_ = 0;    // as many did after the last slow yield
 };
 
 } // namespace shmcoll

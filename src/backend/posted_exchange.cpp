@@ -22,6 +22,7 @@ struct PostedExchange::Call {
 struct PostedExchange::Peer {
     int host;
     std::vector<char> block; // the engine writes here
+    Arrival arrival;
     c10::intrusive_ptr<c10d::Work> receive;
     bool isTaken; // by the newest call
 };
@@ -52,6 +53,7 @@ bool PostedExchange::carries(const std::vector<int64_t> &gives, const std::vecto
 void PostedExchange::post(Peer &peer)
 {
     std::vector<at::Tensor> tensors{bytesAt(peer.block.data(), block_)};
+    peer.arrival.mark(peer.block.data(), block_);
     peer.receive = backend_->recv(tensors, peer.host, static_cast<int>(block_));
 }
 
@@ -103,7 +105,7 @@ void PostedExchange::prepare()
     if (peers_.empty()) {
         for (int host = 0; host < backend_->getSize(); host++)
             if (host != backend_->getRank())
-                peers_.push_back({host, std::vector<char>(block_), nullptr, false});
+                peers_.push_back({host, std::vector<char>(block_), {}, nullptr, false});
     }
     for (Peer &peer : peers_) {
         peer.isTaken = false;
@@ -119,7 +121,7 @@ bool PostedExchange::advance()
     for (Peer &peer : peers_) {
         if (peer.isTaken)
             continue;
-        if (!waits_->await(*peer.receive))
+        if (!waits_->await(*peer.receive, &peer.arrival))
             return false;
         std::memcpy(call.out + call.at[static_cast<size_t>(peer.host)], peer.block.data(), block_);
         peer.isTaken = true;

@@ -31,6 +31,7 @@ from ranks import Rank, outcomes, run, seconds
 
 WORLD = 4
 FAKE = {"SHMCOLL_FAKE_HOSTS": "2x2", "GLOO_SOCKET_IFNAME": "lo"}
+NOT_YET = 0xA55A7E1DC3B29F01 - (1 << 64)  # arrival.hpp
 ON_2_HOSTS = 'group "default_pg" is on 2 hosts'
 ONE_LINE = (
     f"warn: {ON_2_HOSTS} (SHMCOLL_FAKE_HOSTS): host 0 (ranks 0-1), host 1 (ranks 2-3); "
@@ -72,6 +73,10 @@ def check_broadcast(rank: int) -> None:
             t = torch.arange(count) * (rank == source)
             dist.broadcast(t, source)
             assert torch.equal(t, torch.arange(count))
+    for count in (511, 512):  # records that end with the mark of one that has not come yet
+        t = torch.full((count,), NOT_YET if rank == 1 else 0)
+        dist.broadcast(t, 1)
+        assert (t == NOT_YET).all()
 
 
 def check_blocks(rank: int) -> None:
