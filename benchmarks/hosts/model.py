@@ -268,11 +268,11 @@ class Shmcoll:
         cost.cpu_s += more_s
         return cost
 
-    def _eager(self, bytes_: int) -> Cost:
-        """A message for each other host follows the record. Of the root's host."""
-        cost = self._short(0, bytes_, 1)
+    def _eager(self, bytes_: int, staged: int, told: int, takes: bool = True) -> Cost:
+        """A message for each other host goes along with the record. staged: bytes that a rank copies or adds before."""
+        cost = self._short(staged, told, 1)
         others = self.plan.hosts - 1
-        cost.calls += others
+        cost.calls += 2 * others if takes else others
         cost.handed += others * bytes_
         cost.out += others * bytes_
         cost.link_s += others * bytes_ / self.machine.nic
@@ -292,6 +292,8 @@ class Shmcoll:
         plan = self.plan
         if bytes_ <= plan.payload:
             return self._short(bytes_, bytes_, 1)
+        if bytes_ <= plan.eager:
+            return self._eager(bytes_, bytes_, bytes_)
         return self._pass([self._summed(part) for part in self._parts(bytes_, self.rate)])
 
     def _summed(self, part: int) -> Chunk:
@@ -316,7 +318,7 @@ class Shmcoll:
         if bytes_ <= plan.payload:
             return self._short(bytes_, bytes_, 0)
         if bytes_ <= plan.eager:
-            return self._eager(bytes_)
+            return self._eager(bytes_, 0, bytes_, takes=False)
         chunks = []
         for part in self._parts(bytes_):
             slice_ = elements(part, plan.rails)
@@ -338,6 +340,8 @@ class Shmcoll:
         plan = self.plan
         if plan.ranks * bytes_ <= plan.payload:
             return self._short(bytes_, plan.world * bytes_, 1)
+        if plan.ranks * bytes_ <= plan.eager:
+            return self._eager(plan.ranks * bytes_, bytes_, plan.world * bytes_)
         chunks = []
         for width in self._columns(bytes_, self.carried * plan.hosts):
             block = self.carried * width
@@ -350,7 +354,9 @@ class Shmcoll:
     def reduce_scatter(self, bytes_: int) -> Cost:
         plan, c = self.plan, self.c
         if plan.world * bytes_ <= plan.payload:
-            return self._short(plan.world * bytes_, plan.world * bytes_, 1)
+            return self._short(plan.world * bytes_, plan.ranks * bytes_, 1)
+        if plan.ranks * bytes_ <= plan.eager:
+            return self._eager(plan.ranks * bytes_, plan.world * bytes_, plan.ranks * bytes_)
         chunks = []
         for width in self._columns(bytes_, self.carried * plan.hosts):
             block = self.carried * width
@@ -366,9 +372,12 @@ class Shmcoll:
         plan, c = self.plan, self.c
         foreign = plan.world - plan.ranks
         at_home_s = self._copied(2 * plan.ranks * bytes_)
-        leaving = ELEMENT * plan.hosts + plan.ranks * foreign * bytes_
-        if leaving <= plan.payload:
-            cost = self._short(foreign * bytes_, plan.ranks * foreign * bytes_, 1)
+        pair = plan.ranks * plan.ranks * bytes_  # of two hosts
+        leaving = pair * (plan.hosts - 1)
+        if ELEMENT * plan.hosts + leaving <= plan.payload:
+            cost = self._short(foreign * bytes_, leaving, 1)
+        elif pair <= plan.eager:
+            cost = self._eager(pair, foreign * bytes_, leaving)
         else:
             chunks = []
             load = plan.ranks * self.carried * (plan.hosts - 1)

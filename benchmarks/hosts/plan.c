@@ -4,6 +4,7 @@
  * the functions below do not call.
  */
 #include "hosts/group.c"
+#include "hosts/hosts_payload.c"
 #include "hosts/hosts_plan.c"
 
 /* class Plan of model.py has the same members in the same order. */

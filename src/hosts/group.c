@@ -169,7 +169,10 @@ static size_t lay_out(struct shc_hosts *hosts, char *base)
     PART(stage->said, ranks * sizeof(struct shc_hosts_said));
     PART(stage->record, all > 2 ? all * record : record);
     PART(stage->records, all * record);
-    PART(stage->verdict, 64 + all * hosts->payload_bytes);
+    const size_t given = shc_hosts_payloads_bytes(hosts), in_records = all * hosts->payload_bytes;
+    PART(stage->given, given);
+    PART(stage->taken, shc_hosts_leads(hosts) ? given : 0);
+    PART(stage->verdict, 64 + (given > in_records ? given : in_records));
     PART(stage->text, SHC_HOSTS_ERROR_BYTES);
     PART(stage->answers, all * SHC_HOSTS_ANSWER_BYTES);
     PART(stage->narrow, chunk);

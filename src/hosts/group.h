@@ -6,7 +6,7 @@
  *
  * Every operation goes the same way:
  *   1. announce  The ranks of the island compare what they call.
- *   2. records   The leaders compare what their hosts call; little data travels along.
+ *   2. records   The leaders compare what their hosts call; the data of short calls travel along.
  *   3. verdict   The leader tells its island; only now may user memory change.
  *   4. rails     The rest, for long messages.
  * A failure anywhere fails the island and the sequencer. Another host sees it in a record, or finds that its engine's
@@ -23,7 +23,7 @@
 #include "shm/base/attrs.h"
 
 /* Of what hosts tell one another, and how. Hosts with another one are told in the first record. */
-#define SHC_HOSTS_VERSION 2
+#define SHC_HOSTS_VERSION 3
 
 #define SHC_HOSTS_DEPTH        3  /* chunks under way at once */
 #define SHC_HOSTS_MAX_RUNS     64 /* of ranks on one host, for sums in the order of ranks */
@@ -46,7 +46,7 @@ struct shc_hosts_sizes {
     uint64_t least, most;
     uint64_t width;    /* of a column */
     uint64_t longest;  /* of a tensor that goes to another host, or comes from it */
-    uint64_t carried;  /* 1: all that goes to other hosts is in the record */
+    uint64_t carried;  /* 1: all that goes to other hosts goes along with the record */
     uint64_t rate;     /* of any call: what the host has measured; in a record alone */
     uint64_t messages; /* of any call: 1, the line has messages; in a record alone */
 };
@@ -76,7 +76,9 @@ struct shc_hosts_stage {
     char *said;    /* of the ranks of the island, shc_hosts_said each */
     char *record;  /* one, with its payload; more than two hosts: room for one for each */
     char *records; /* all hosts' */
-    char *verdict; /* 64 bytes, then a payload */
+    char *given;   /* this host's data that go along with its record */
+    char *taken;   /* the other hosts' */
+    char *verdict; /* 64 bytes, then data */
     char *text;    /* of a bad verdict */
     char *answers; /* of hosts that live without the store */
     char *narrow;  /* a chunk of user memory that is not contiguous */
@@ -263,16 +265,20 @@ SHC_NODISCARD enum shc_status shc_hosts_try_rail(struct shc_hosts *hosts);
 /* Compares the call with those of the island's ranks. The leader tells the other hosts of a difference. */
 SHC_NODISCARD enum shc_status shc_hosts_announce(const struct shc_hosts_call *call);
 
-/* Makes the payload of a verdict of all records. */
-struct shc_hosts_digest {
-    enum shc_status (*make)(const struct shc_hosts_call *call, const void *ctx, char *to);
+/* The data of a short call (hosts_payload.c). */
+struct shc_hosts_data {
     const void *ctx;
+    /* Bytes of what `from` gives that are a message to `to`: none if they are in the record. Both hosts say the same. */
+    struct shc_slice (*message)(const struct shc_hosts_call *call, const void *ctx, int from,
+                                int to);
+    /* Makes what the island gets of what all hosts gave; NULL: it gets nothing. */
+    enum shc_status (*make)(const struct shc_hosts_call *call, const void *ctx, char *to);
 };
 
-/* The leader: exchanges the record, whose payload is filled, and compares. All ranks: the leader's verdict, and its
- * `bytes` of payload (NULL: nothing), at most as many as all records have. *payload: where they are. */
+/* The leader: exchanges the record and this host's data, and compares. All ranks: the leader's verdict, and `bytes` that
+ * the leader made. *made: where they are. data: NULL: none. */
 SHC_NODISCARD enum shc_status shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
-                                             const struct shc_hosts_digest *digest, char **payload);
+                                             const struct shc_hosts_data *data, char **made);
 
 /* The store is gone: fails the call that begins. The leader tells the others (HOST-35), and finds out whether a host has
  * died with the store (HOST-34). */
@@ -286,6 +292,38 @@ SHC_NODISCARD enum shc_status shc_hosts_agree_leaders(const struct shc_hosts_cal
 /* A barrier in which ranks say what became of them: all get the first failure. */
 SHC_NODISCARD enum shc_status shc_hosts_agree(const struct shc_hosts_call *call,
                                               enum shc_status st);
+
+/* ---- hosts_payload.c ---- */
+
+/* The longest message along with a record; 0: there are none. The same on all hosts. */
+uint64_t shc_hosts_message_bytes(const struct shc_hosts *hosts);
+
+/* A call whose hosts give all others the same bytes is short if these are at most so many. */
+uint64_t shc_hosts_short_bytes(const struct shc_hosts *hosts);
+
+/* Room for what all hosts give in a short call. */
+size_t shc_hosts_payloads_bytes(const struct shc_hosts *hosts);
+
+/* Where a host's data are put that are `bytes` in all, before hosts meet. */
+char *shc_hosts_data_given(const struct shc_hosts *hosts, uint64_t bytes);
+
+/* The leader, after that: where the data are that `host` gave this host, of `bytes` in all. Those of this host begin at
+ * `first` of them. */
+const char *shc_hosts_data_taken(const struct shc_hosts *hosts, int host, uint64_t first,
+                                 uint64_t bytes);
+
+/* The leader's messages, by host. */
+struct shc_hosts_messages {
+    struct shc_ticket *sends[SHC_HOSTS_EAGER_HOSTS], *receives[SHC_HOSTS_EAGER_HOSTS];
+};
+
+/* Whatever becomes of it, shc_hosts_messages_abandon() comes last. */
+SHC_NODISCARD enum shc_status shc_hosts_messages_begin(const struct shc_hosts_call *call,
+                                                       const struct shc_hosts_data *data,
+                                                       struct shc_hosts_messages *messages);
+SHC_NODISCARD enum shc_status shc_hosts_messages_await(struct shc_hosts *hosts,
+                                                       struct shc_ticket **tickets);
+void shc_hosts_messages_abandon(const struct shc_hosts_messages *messages);
 
 /* ---- vector.c ---- */
 

@@ -2,15 +2,16 @@
 /*
  * All-to-all. Tensors for ranks of the same host go by an all_to_all of the island.
  *
- *   short  all that leaves the island -> the leader, who sorts it by hosts -> the record's payload -> what is for each
+ *   short  all that leaves the island -> the leader, who sorts it by hosts -> along with the record -> what is for each
  *          island -> broadcast there
  *   long   in columns, elements [first, first + width) of each tensor; what is for local rank j of any host goes over
  *          rail j mod K of K
  *          begin   every rank hands each rail what it carries; the rail sorts it by hosts, and exchanges it
  *          finish  the rail hands each rank what is for it, unless it is for the rail's own rank alone
  *
- * A host does not know how long the tensors of others are. So each that can puts its own into the record, and the call
- * is a short one if all could.
+ * A host does not know how long the tensors of others are, except those that two hosts give one another. So their sum
+ * says how they go: in the record, as a message along with it, or over the rails if they are longer. The call is a short
+ * one if none of any two hosts are. If not, those messages say nothing, because the leader does not have the data.
  *
  * Only sender and receiver know how long a tensor is. So each rank adds a hash of sender, receiver and size for the
  * tensors that it gives, and for those that it wants. The sums of all ranks travel in the record. They are equal if all
@@ -136,10 +137,23 @@ static void find_width(struct shc_hosts_trade *t)
 
 /* ---- short ---- */
 
-/* A payload begins with the place of the data of each host. */
+/* A record's payload begins with the place of the data of each host. */
 static size_t head_bytes(const struct shc_hosts_trade *t)
 {
     return (size_t)t->blocks.hosts->plan.hosts * sizeof(uint32_t);
+}
+
+/* Have so many bytes of a host for another one a place in its record, whatever it has for the rest? */
+static bool are_in_record(const struct shc_hosts_trade *t, uint64_t bytes)
+{
+    const uint64_t payload = t->blocks.hosts->payload_bytes, head = head_bytes(t),
+                   others = (uint64_t)t->blocks.hosts->plan.hosts - 1;
+    return bytes == 0 || (head < payload && bytes <= (payload - head) / others);
+}
+
+static bool are_a_message(const struct shc_hosts_trade *t, uint64_t bytes)
+{
+    return !are_in_record(t, bytes) && bytes <= shc_hosts_message_bytes(t->blocks.hosts);
 }
 
 /* Bytes from a local rank to a host. */
@@ -151,6 +165,36 @@ static uint64_t given_to_host(const struct shc_hosts_trade *t, int local, int ho
     return bytes;
 }
 
+/* Bytes between this host and another one, if all tensors are equally long. */
+static uint64_t even_bytes(const struct shc_hosts_trade *t, int host)
+{
+    const struct shc_hosts *hosts = t->blocks.hosts;
+    const uint64_t own = (uint64_t)shc_hosts_trade_ranks(t),
+                   others = (uint64_t)shc_hosts_plan_size(&hosts->plan, host);
+    return host == hosts->host ? 0 : own * others * t->each * t->call->elem_bytes;
+}
+
+/* Bytes from this host to another one, and the reverse. */
+static uint64_t all_given_to(const struct shc_hosts_trade *t, int host)
+{
+    uint64_t bytes = 0;
+    if (!t->table)
+        return even_bytes(t, host);
+    for (int local = 0; local < shc_hosts_trade_ranks(t); local++)
+        bytes += given_to_host(t, local, host);
+    return bytes;
+}
+
+static uint64_t all_wanted_from(const struct shc_hosts_trade *t, int host)
+{
+    uint64_t bytes = 0;
+    if (!t->table)
+        return even_bytes(t, host);
+    for (int local = 0; local < shc_hosts_trade_ranks(t); local++)
+        bytes += wanted_from(t, local, host, 0);
+    return bytes;
+}
+
 static uint64_t wanted_by(const struct shc_hosts_trade *t, int local)
 {
     uint64_t bytes = 0;
@@ -159,25 +203,20 @@ static uint64_t wanted_by(const struct shc_hosts_trade *t, int local)
     return bytes;
 }
 
-/* Does what this host gives fit its record, and what it gets the verdict? The same on all of its ranks. */
+/* Is what this host gives others short, and what it gets? The same on all of its ranks. */
 static bool find_fits(struct shc_hosts_trade *t, uint64_t *comes)
 {
     const struct shc_hosts *hosts = t->blocks.hosts;
-    const uint64_t room = hosts->payload_bytes,
-                   crossing = (uint64_t)(hosts->plan.world - shc_hosts_trade_ranks(t));
-    uint64_t goes = head_bytes(t);
+    bool fits = head_bytes(t) <= hosts->payload_bytes;
     *comes = 0;
     t->blocks.width = SHC_HOSTS_WHOLE;
-    if (!t->table && t->each > 0 && crossing * t->call->elem_bytes > room / t->each)
-        return false;
-    for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
-        for (int host = 0; host < hosts->plan.hosts; host++)
-            goes += given_to_host(t, local, host);
-        *comes += wanted_by(t, local);
-        if (goes > room || *comes > room * (uint64_t)(hosts->plan.hosts - 1))
-            return false;
+    for (int host = 0; host < hosts->plan.hosts && fits; host++) {
+        const uint64_t goes = all_given_to(t, host), other = all_wanted_from(t, host);
+        fits = (are_in_record(t, goes) || are_a_message(t, goes)) &&
+               (are_in_record(t, other) || are_a_message(t, other));
+        *comes += other;
     }
-    return true;
+    return fits;
 }
 
 /* This rank's tensors for other hosts, host by host. */
@@ -199,12 +238,12 @@ static uint64_t read_leaving(const struct shc_hosts_trade *t, char *to)
     return (uint64_t)(to - begin);
 }
 
-/* The leader: what came by local ranks, into the record, by hosts. */
-static void fill_payload(const struct shc_hosts_trade *t, const char *from)
+/* The leader: what came by local ranks, by hosts. */
+static void sort_leaving(const struct shc_hosts_trade *t, const char *from)
 {
     const struct shc_hosts *hosts = t->blocks.hosts;
     char *payload = shc_hosts_payload((struct shc_hosts_record *)(void *)hosts->stage.record);
-    uint64_t used = head_bytes(t);
+    char *in_record = payload + head_bytes(t), *in_messages = hosts->stage.given;
     const char *at[SHC_MAX_WORLD];
     for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
         at[local] = from;
@@ -212,18 +251,19 @@ static void fill_payload(const struct shc_hosts_trade *t, const char *from)
             from += given_to_host(t, local, host);
     }
     for (int host = 0; host < hosts->plan.hosts; host++) {
-        const uint32_t place = (uint32_t)used;
+        char **to = are_in_record(t, all_given_to(t, host)) ? &in_record : &in_messages;
+        const uint32_t place = (uint32_t)(in_record - payload);
         memcpy(payload + (size_t)host * sizeof place, &place, sizeof place);
         for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
             const uint64_t bytes = given_to_host(t, local, host);
-            memcpy(payload + used, at[local], bytes);
+            memcpy(*to, at[local], bytes);
             at[local] += bytes;
-            used += bytes;
+            *to += bytes;
         }
     }
 }
 
-static enum shc_status put_into_record(const struct shc_hosts_trade *t)
+static enum shc_status bring_to_leader(const struct shc_hosts_trade *t)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
     uint64_t give[SHC_MAX_WORLD] = {0}, take[SHC_MAX_WORLD] = {0};
@@ -233,12 +273,40 @@ static enum shc_status put_into_record(const struct shc_hosts_trade *t)
             take[local] += given_to_host(t, local, host);
     SHC_TRY(shc_hosts_swap(hosts, hosts->stage.narrow, give, hosts->stage.wide, take));
     if (shc_hosts_leads(hosts))
-        fill_payload(t, hosts->stage.wide);
+        sort_leaving(t, hosts->stage.wide);
     return SHC_OK;
 }
 
-/* The leader: what all records have for its island, rank by rank. pre: sizes agree. */
-static enum shc_status take_payloads(const struct shc_hosts_trade *t, char *to)
+/* Of a long call the leader has no data, and the message says nothing. */
+static struct shc_slice message(const struct shc_hosts_call *call, const void *ctx, int from,
+                                int to)
+{
+    const struct shc_hosts_trade *t = ctx;
+    const bool goes = from == call->hosts->host;
+    const uint64_t bytes = goes ? all_given_to(t, to) : all_wanted_from(t, from);
+    struct shc_slice part = {0, are_a_message(t, bytes) ? bytes : 0};
+    for (int host = 0; host < to && goes && t->fits; host++) {
+        const uint64_t before = all_given_to(t, host);
+        part.first += are_a_message(t, before) ? before : 0;
+    }
+    return part;
+}
+
+/* Where the data of a host for this one are, `bytes` of them; NULL: its record says what no host says. */
+static const char *find_data(const struct shc_hosts_trade *t, int host, uint64_t bytes)
+{
+    const struct shc_hosts *hosts = t->blocks.hosts;
+    if (!are_in_record(t, bytes))
+        return shc_hosts_data_taken(hosts, host, 0, UINT64_MAX);
+    const char *payload = shc_hosts_payload(shc_hosts_record_of(hosts, host));
+    uint32_t place;
+    memcpy(&place, payload + (size_t)hosts->host * sizeof place, sizeof place);
+    const bool fits = place <= hosts->payload_bytes && bytes <= hosts->payload_bytes - place;
+    return fits ? payload + place : NULL;
+}
+
+/* The leader: what all hosts have for its island, rank by rank. pre: sizes agree. */
+static enum shc_status take_data(const struct shc_hosts_trade *t, char *to)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
     char *at[SHC_MAX_WORLD];
@@ -247,23 +315,19 @@ static enum shc_status take_payloads(const struct shc_hosts_trade *t, char *to)
         to += wanted_by(t, local);
     }
     for (int host = 0; host < hosts->plan.hosts; host++) {
-        const char *payload = shc_hosts_payload(shc_hosts_record_of(hosts, host));
-        uint32_t place;
-        uint64_t bytes = 0;
-        memcpy(&place, payload + (size_t)hosts->host * sizeof place, sizeof place);
-        for (int local = 0; local < shc_hosts_trade_ranks(t); local++)
-            bytes += wanted_from(t, local, host, 0);
         if (host == hosts->host)
             continue;
-        if (place > hosts->payload_bytes || bytes > hosts->payload_bytes - place)
+        const char *data = find_data(t, host, all_wanted_from(t, host));
+        if (!data)
             return shc_hosts_fail(hosts, SHC_ERR_MISMATCH,
                                   "all_to_all: host %d sent a record that no host sends", host);
         for (int from = 0; from < shc_hosts_plan_size(&hosts->plan, host); from++)
             for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
-                bytes = shc_hosts_wanted(t, local, shc_hosts_rank_at(hosts, host, from), 0);
-                memcpy(at[local], payload + place, bytes);
+                const uint64_t bytes =
+                    shc_hosts_wanted(t, local, shc_hosts_rank_at(hosts, host, from), 0);
+                memcpy(at[local], data, bytes);
                 at[local] += bytes;
-                place += (uint32_t)bytes;
+                data += bytes;
             }
     }
     return SHC_OK;
@@ -300,7 +364,7 @@ static enum shc_status compare_sizes(const struct shc_hosts_call *call, const vo
         .carried = all.carried & t->fits,
     };
     memcpy(to, &decision, sizeof decision);
-    return decision.carried ? take_payloads(t, to + sizeof decision) : SHC_OK;
+    return decision.carried ? take_data(t, to + sizeof decision) : SHC_OK;
 }
 
 /* ---- moving ---- */
@@ -456,7 +520,7 @@ static enum shc_status finish(void *ctx, struct shc_hosts_chunk *chunk, int plac
 static enum shc_status run(struct shc_hosts_trade *t)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
-    const struct shc_hosts_digest digest = {compare_sizes, t};
+    const struct shc_hosts_data data = {t, message, compare_sizes};
     const struct shc_hosts_steps steps = {{begin, NULL, finish}, t, shc_hosts_blocks_cut};
     struct decision decision;
     uint64_t comes;
@@ -467,8 +531,8 @@ static enum shc_status run(struct shc_hosts_trade *t)
     t->fits = find_fits(t, &comes);
     hosts->sizes.carried = t->fits;
     if (t->fits)
-        SHC_TRY(put_into_record(t));
-    SHC_TRY(shc_hosts_meet(t->call, sizeof decision + (t->fits ? comes : 0), &digest, &said));
+        SHC_TRY(bring_to_leader(t));
+    SHC_TRY(shc_hosts_meet(t->call, sizeof decision + (t->fits ? comes : 0), &data, &said));
     memcpy(&decision, said, sizeof decision);
     SHC_TRY(trade_at_home(t));
     if (decision.carried) {

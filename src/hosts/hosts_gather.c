@@ -2,7 +2,7 @@
 /*
  * All-gather and gather.
  *
- *   short  the island's blocks -> the leader's record -> all leaders -> broadcast in the island
+ *   short  the island's blocks -> along with the leader's record -> all leaders -> broadcast in the island
  *   long   for each column: a rank hands its part to its carrier, unless it is one
  *          the rails bring the parts to all hosts, or to the root's
  *          all_gather in the island, or its ranks hand all to the root
@@ -57,18 +57,27 @@ static void read_input(const struct gathering *g, uint64_t first, char *to)
 static bool is_short(const struct shc_hosts_blocks *blocks)
 {
     for (int host = 0; host < blocks->hosts->plan.hosts; host++)
-        if (host_bytes(blocks, host) > blocks->hosts->payload_bytes)
+        if (host_bytes(blocks, host) > shc_hosts_short_bytes(blocks->hosts))
             return false;
     return true;
 }
 
+static struct shc_slice message(const struct shc_hosts_call *call, const void *ctx, int from,
+                                int to)
+{
+    const struct gathering *g = ctx;
+    const uint64_t bytes = host_bytes(&g->blocks, from);
+    const bool gets = g->root_host < 0 || g->root_host == to;
+    return (struct shc_slice){0, gets && bytes > call->hosts->payload_bytes ? bytes : 0};
+}
+
 /* All hosts' blocks, one after the other. */
-static enum shc_status take_payloads(const struct shc_hosts_call *call, const void *ctx, char *to)
+static enum shc_status take_data(const struct shc_hosts_call *call, const void *ctx, char *to)
 {
     const struct gathering *g = ctx;
     for (int host = 0; host < call->hosts->plan.hosts; host++) {
         const uint64_t bytes = host_bytes(&g->blocks, host);
-        memcpy(to, shc_hosts_payload(shc_hosts_record_of(call->hosts, host)), bytes);
+        memcpy(to, shc_hosts_data_taken(call->hosts, host, 0, bytes), bytes);
         to += bytes;
     }
     return SHC_OK;
@@ -80,7 +89,7 @@ static enum shc_status run_short(struct gathering *g)
     const struct shc_hosts_plan *plan = &hosts->plan;
     const int ranks = shc_hosts_plan_size(plan, hosts->host);
     uint64_t give[SHC_MAX_WORLD] = {0}, take[SHC_MAX_WORLD] = {0}, all = 0;
-    char *data = hosts->stage.record;
+    char *given = shc_hosts_data_given(hosts, host_bytes(&g->blocks, hosts->host)), *data;
     g->blocks.width = UINT64_MAX; /* whole blocks */
     read_input(g, 0, hosts->stage.narrow);
     give[0] = shc_hosts_blocks_size(&g->blocks, hosts->rank) * g->blocks.elem_bytes;
@@ -88,12 +97,11 @@ static enum shc_status run_short(struct gathering *g)
         take[local] =
             shc_hosts_blocks_size(&g->blocks, shc_hosts_rank_at(hosts, hosts->host, local)) *
             g->blocks.elem_bytes;
-    SHC_TRY(shc_hosts_swap(hosts, hosts->stage.narrow, give,
-                           shc_hosts_payload((struct shc_hosts_record *)(void *)data), take));
+    SHC_TRY(shc_hosts_swap(hosts, hosts->stage.narrow, give, given, take));
     for (int host = 0; host < plan->hosts && host_gets(g); host++)
         all += host_bytes(&g->blocks, host);
-    const struct shc_hosts_digest digest = {host_gets(g) ? take_payloads : NULL, g};
-    SHC_TRY(shc_hosts_meet(g->call, all, &digest, &data));
+    const struct shc_hosts_data blocks = {g, message, host_gets(g) ? take_data : NULL};
+    SHC_TRY(shc_hosts_meet(g->call, all, &blocks, &data));
     for (int i = 0; i < plan->world && g->gets; i++)
         data += shc_hosts_blocks_write(&g->blocks, plan->rank_at[i], 0, data);
     return SHC_OK;

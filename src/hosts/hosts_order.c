@@ -107,7 +107,7 @@ static enum shc_status run_short(const struct ordered *o)
     const struct shc_hosts_call *call = o->call;
     struct shc_hosts *hosts = call->hosts;
     const struct shc_slice all = {0, o->count};
-    const struct shc_hosts_digest digest = {add_payloads, o};
+    const struct shc_hosts_data entries = {.ctx = o, .make = add_payloads};
     const double factor = call->op->premul;
     char *entry = hosts->stage.narrow, *sum;
     uint64_t sizes[SHC_MAX_WORLD];
@@ -119,7 +119,7 @@ static enum shc_status run_short(const struct ordered *o)
     char *record = hosts->stage.record;
     SHC_TRY(shc_hosts_share(hosts, entry, sizes,
                             shc_hosts_payload((struct shc_hosts_record *)(void *)record)));
-    SHC_TRY(shc_hosts_meet(call, o->count * call->elem_bytes, &digest, &sum));
+    SHC_TRY(shc_hosts_meet(call, o->count * call->elem_bytes, &entries, &sum));
     store(o, (struct shc_slice){0, o->own.count}, sum + o->own.first * call->elem_bytes);
     return SHC_OK;
 }

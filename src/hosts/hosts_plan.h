@@ -60,8 +60,8 @@ struct shc_slice shc_hosts_slice(uint64_t count, int parts, int index);
 /* Room for data in a record, in bytes: the same for all calls, so that no record has another size. */
 size_t shc_hosts_payload_bytes(int hosts);
 
-/* The longest broadcast whose data go along with the record. The link of the root's host carries them once for each
- * other host; for more than that a tree of rails is faster. */
+/* The longest data of a host for another one that go along with its record, as a message. Its link carries them for each
+ * other host; for more than that rails are faster. */
 size_t shc_hosts_eager_bytes(int hosts);
 
 /* Elements of a chunk: a rail's piece for one host is not too small, and three chunks fit the staging memory. */

@@ -253,17 +253,24 @@ static enum shc_status tell(struct shc_hosts *hosts, enum shc_status st, size_t 
 }
 
 enum shc_status shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
-                               const struct shc_hosts_digest *digest, char **payload)
+                               const struct shc_hosts_data *data, char **made)
 {
     struct shc_hosts *hosts = call->hosts;
-    enum shc_status st = SHC_OK;
-    *payload = hosts->stage.verdict + VERDICT_BYTES;
-    if (shc_hosts_leads(hosts)) {
-        st = shc_hosts_agree_leaders(call, SHC_OK);
-        if (st == SHC_OK && digest && digest->make)
-            st = digest->make(call, digest->ctx, *payload);
-    }
-    return tell(hosts, st, bytes);
+    struct shc_hosts_messages messages;
+    *made = hosts->stage.verdict + VERDICT_BYTES;
+    if (!shc_hosts_leads(hosts))
+        return tell(hosts, SHC_OK, bytes);
+    enum shc_status st = shc_hosts_messages_begin(call, data, &messages);
+    st = shc_hosts_agree_leaders(call, st);
+    if (st == SHC_OK)
+        st = shc_hosts_messages_await(hosts, messages.receives);
+    if (st == SHC_OK && data && data->make)
+        st = data->make(call, data->ctx, *made);
+    st = tell(hosts, st, bytes);
+    if (st == SHC_OK)
+        st = shc_hosts_messages_await(hosts, messages.sends);
+    shc_hosts_messages_abandon(&messages);
+    return st;
 }
 
 /* What became of the ranks of the island: the first failure, with its text, on all of them. */

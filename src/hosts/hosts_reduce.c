@@ -3,7 +3,7 @@
  * All-reduce and reduce. Each host adds its ranks' inputs, in their order, and then the hosts' sums are added in the
  * order of hosts (hosts_sum.h).
  *
- *   short  reduce in the island -> the record's payload -> all leaders add -> broadcast in the island
+ *   short  reduce in the island -> along with the record -> all leaders add -> broadcast in the island
  *   long   for each chunk: reduce_scatter in the island: each rail has a slice
  *          1. two hosts: they give each other the slice, and both add it
  *          2. more: each host gets a piece of the slice from all, adds it, and all give one another the pieces
@@ -28,11 +28,15 @@ static bool gets(const struct shc_hosts_sum *r)
     return !is_rooted(r) || r->call->op->root == r->call->hosts->rank;
 }
 
+static bool one_gets(const struct shc_hosts_sum *r, int host)
+{
+    return !is_rooted(r) || r->call->hosts->plan.host_of[r->call->op->root] == host;
+}
+
 /* Does a rank of this host? */
 static bool host_gets(const struct shc_hosts_sum *r)
 {
-    const struct shc_hosts *hosts = r->call->hosts;
-    return !is_rooted(r) || hosts->plan.host_of[r->call->op->root] == hosts->host;
+    return one_gets(r, r->call->hosts->host);
 }
 
 /* The elements of the part as sums, and contiguous: user memory if it is both, otherwise staging memory. */
@@ -82,11 +86,20 @@ static enum shc_status store(const struct shc_hosts_sum *r, struct shc_slice par
 
 /* ---- short ---- */
 
-static enum shc_status add_payloads(const struct shc_hosts_call *call, const void *ctx, char *to)
+static struct shc_slice message(const struct shc_hosts_call *call, const void *ctx, int from,
+                                int to)
 {
-    struct shc_hosts *hosts = call->hosts;
-    return shc_hosts_fold(ctx, shc_hosts_payload(shc_hosts_record_of(hosts, 0)),
-                          shc_hosts_record_bytes(hosts), to, call->count);
+    const struct shc_hosts_sum *r = ctx;
+    const uint64_t bytes = call->count * r->elem_bytes;
+    const bool goes = one_gets(r, to) && bytes > call->hosts->payload_bytes;
+    (void)from;
+    return (struct shc_slice){0, goes ? bytes : 0};
+}
+
+static enum shc_status add(const struct shc_hosts_call *call, const void *ctx, char *to)
+{
+    const struct shc_hosts_sum *r = ctx;
+    return shc_hosts_fold_data(r, 0, call->count * r->elem_bytes, to, call->count);
 }
 
 static enum shc_status run_short(const struct shc_hosts_sum *r)
@@ -95,19 +108,17 @@ static enum shc_status run_short(const struct shc_hosts_sum *r)
     struct shc_hosts *hosts = call->hosts;
     const struct shc_slice all = {0, call->count};
     const int64_t count = (int64_t)call->count;
-    const struct shc_hosts_digest digest = {add_payloads, r};
+    const uint64_t bytes = call->count * r->elem_bytes;
+    const struct shc_hosts_data sums = {r, message, host_gets(r) ? add : NULL};
     char *from, *sum;
     SHC_TRY(load(r, all, &from));
     const struct shc_tensor in = shc_hosts_flat(from, &count);
-    const struct shc_tensor out = shc_hosts_flat(
-        shc_hosts_payload((struct shc_hosts_record *)(void *)hosts->stage.record), &count);
+    const struct shc_tensor out = shc_hosts_flat(shc_hosts_data_given(hosts, bytes), &count);
     struct shc_op op = shc_hosts_island_sum(r, SHC_REDUCE);
     op.input = (struct shc_tensors){&in, 1};
     op.output = (struct shc_tensors){&out, 1};
     SHC_TRY(shc_hosts_island(hosts, &op));
-    if (!host_gets(r))
-        return shc_hosts_meet(call, 0, NULL, &sum);
-    SHC_TRY(shc_hosts_meet(call, call->count * r->elem_bytes, &digest, &sum));
+    SHC_TRY(shc_hosts_meet(call, host_gets(r) ? bytes : 0, &sums, &sum));
     return store(r, all, sum);
 }
 
@@ -211,7 +222,7 @@ enum shc_status shc_hosts_reduce(const struct shc_hosts_call *call)
 {
     struct shc_hosts *hosts = call->hosts;
     struct shc_hosts_sum r = shc_hosts_sum_of(call);
-    if (call->count <= hosts->payload_bytes / r.elem_bytes)
+    if (call->count <= shc_hosts_short_bytes(hosts) / r.elem_bytes)
         return run_short(&r);
     const struct shc_hosts_steps steps = {
         .step = {begin, shc_hosts_adds_whole(&hosts->plan) ? NULL : add_piece, finish},

@@ -2,7 +2,8 @@
 /*
  * Reduce-scatter and scatter.
  *
- *   short  reduce in the island, or the root's input -> the leader's record -> all leaders -> broadcast in the island
+ *   short  reduce in the island, or the root's input -> along with the leader's record -> all leaders -> broadcast in
+ *          the island
  *   long   for each column: each rail gets the parts that it carries for all hosts: by a reduce_scatter in the island,
  *          or from the root
  *          the rails bring each host its parts; sums are added in the order of hosts
@@ -24,15 +25,6 @@ struct scattering {
     bool gives;    /* this rank does */
 };
 
-/* Elements of all blocks. */
-static uint64_t count_all(const struct shc_hosts_blocks *blocks)
-{
-    uint64_t count = 0;
-    for (int rank = 0; rank < blocks->hosts->plan.world; rank++)
-        count += shc_hosts_blocks_size(blocks, rank);
-    return count;
-}
-
 /* This rank's result, or a part of it, into its output. */
 static enum shc_status store(const struct scattering *s, struct shc_slice part, char *from)
 {
@@ -45,57 +37,107 @@ static enum shc_status store(const struct scattering *s, struct shc_slice part, 
     return SHC_OK;
 }
 
-/* ---- short ---- */
+/* ---- short: blocks lie host by host ---- */
 
-static enum shc_status take_payload(const struct shc_hosts_call *call, const void *ctx, char *to)
+/* Bytes of blocks [begin, end). */
+static uint64_t blocks_bytes(const struct scattering *s, int begin, int end)
+{
+    const int32_t *rank_at = s->blocks.hosts->plan.rank_at;
+    uint64_t count = 0;
+    if (!s->blocks.sizes)
+        return (uint64_t)(end - begin) * s->blocks.each * s->blocks.elem_bytes;
+    for (int i = begin; i < end; i++)
+        count += shc_hosts_blocks_size(&s->blocks, rank_at[i]);
+    return count * s->blocks.elem_bytes;
+}
+
+/* The blocks of a host, in bytes. */
+static struct shc_slice part_of(const struct scattering *s, int host)
+{
+    const int32_t *first = s->blocks.hosts->plan.first;
+    return (struct shc_slice){
+        .first = blocks_bytes(s, 0, first[host]),
+        .count = blocks_bytes(s, first[host], first[host + 1]),
+    };
+}
+
+static uint64_t total_of(const struct scattering *s)
+{
+    return blocks_bytes(s, 0, s->blocks.hosts->plan.world);
+}
+
+static bool is_short(const struct scattering *s)
+{
+    const struct shc_hosts *hosts = s->blocks.hosts;
+    const uint64_t message = shc_hosts_message_bytes(hosts);
+    bool fit = message > 0;
+    for (int host = 0; host < hosts->plan.hosts && fit; host++)
+        fit = part_of(s, host).count <= message;
+    return fit || total_of(s) <= hosts->payload_bytes;
+}
+
+static struct shc_slice message(const struct shc_hosts_call *call, const void *ctx, int from,
+                                int to)
 {
     const struct scattering *s = ctx;
-    struct shc_hosts *hosts = call->hosts;
-    const uint64_t count = count_all(&s->blocks);
+    const bool gives = s->root_host < 0 || s->root_host == from;
+    return gives && total_of(s) > call->hosts->payload_bytes ? part_of(s, to)
+                                                             : (struct shc_slice){0, 0};
+}
+
+static enum shc_status take(const struct shc_hosts_call *call, const void *ctx, char *to)
+{
+    const struct scattering *s = ctx;
+    const struct shc_slice own = part_of(s, call->hosts->host);
+    const uint64_t all = total_of(s);
     if (s->root_host < 0)
-        return shc_hosts_fold(&s->sum, shc_hosts_payload(shc_hosts_record_of(hosts, 0)),
-                              shc_hosts_record_bytes(hosts), to, count);
-    memcpy(to, shc_hosts_payload(shc_hosts_record_of(hosts, s->root_host)),
-           count * s->blocks.elem_bytes);
+        return shc_hosts_fold_data(&s->sum, own.first, all, to, own.count / s->sum.elem_bytes);
+    memcpy(to, shc_hosts_data_taken(call->hosts, s->root_host, own.first, all), own.count);
     return SHC_OK;
 }
 
-/* What this host says, in the payload of its leader's record. */
-static enum shc_status fill_payload(const struct scattering *s, uint64_t count, char *payload)
+static void read_blocks(const struct scattering *s, char *to)
+{
+    const struct shc_hosts *hosts = s->blocks.hosts;
+    for (int i = 0; i < hosts->plan.world; i++)
+        to += shc_hosts_blocks_read(&s->blocks, hosts->plan.rank_at[i], 0, to);
+}
+
+/* What this host gives: its ranks' sum, or what the root has. */
+static enum shc_status give(const struct scattering *s, char *given)
 {
     const struct shc_hosts_call *call = s->call;
     struct shc_hosts *hosts = call->hosts;
-    const struct shc_slice all = {0, count};
-    const int64_t size = (int64_t)count;
+    const uint64_t bytes = total_of(s);
+    const int64_t size = (int64_t)(bytes / s->blocks.elem_bytes);
     char *from = hosts->stage.narrow;
     if (s->root_host >= 0) {
         if (s->gives)
-            shc_vector_read(&call->op->input, call->elem_bytes, all, payload);
+            read_blocks(s, given);
         const bool far = hosts->host == s->root_host && hosts->plan.local_of[call->op->root] != 0;
-        return far ? shc_hosts_give(hosts, hosts->plan.local_of[call->op->root], payload,
-                                    count * call->elem_bytes)
+        return far ? shc_hosts_give(hosts, hosts->plan.local_of[call->op->root], given, bytes)
                    : SHC_OK;
     }
-    shc_vector_read(&call->op->input, call->elem_bytes, all, from);
-    SHC_TRY(shc_hosts_widen(&s->sum, from, hosts->stage.wide, count, &from));
-    const struct shc_tensor in = shc_hosts_flat(from, &size), out = shc_hosts_flat(payload, &size);
+    read_blocks(s, from);
+    SHC_TRY(shc_hosts_widen(&s->sum, from, hosts->stage.wide, (uint64_t)size, &from));
+    const struct shc_tensor in = shc_hosts_flat(from, &size), out = shc_hosts_flat(given, &size);
     struct shc_op op = shc_hosts_island_sum(&s->sum, SHC_REDUCE);
     op.input = (struct shc_tensors){&in, 1};
     op.output = (struct shc_tensors){&out, 1};
     return shc_hosts_island(hosts, &op);
 }
 
-static enum shc_status run_short(const struct scattering *s, uint64_t count)
+static enum shc_status run_short(struct scattering *s)
 {
     struct shc_hosts *hosts = s->call->hosts;
-    const struct shc_hosts_digest digest = {take_payload, s};
+    const struct shc_hosts_data blocks = {s, message, take};
     const uint64_t own = shc_hosts_blocks_size(&s->blocks, hosts->rank);
     char *data;
-    SHC_TRY(fill_payload(
-        s, count, shc_hosts_payload((struct shc_hosts_record *)(void *)hosts->stage.record)));
-    SHC_TRY(shc_hosts_meet(s->call, count * s->blocks.elem_bytes, &digest, &data));
-    for (int rank = 0; rank < hosts->rank; rank++)
-        data += shc_hosts_blocks_size(&s->blocks, rank) * s->blocks.elem_bytes;
+    s->blocks.width = UINT64_MAX; /* whole blocks */
+    SHC_TRY(give(s, shc_hosts_data_given(hosts, total_of(s))));
+    SHC_TRY(shc_hosts_meet(s->call, part_of(s, hosts->host).count, &blocks, &data));
+    const int first = hosts->plan.first[hosts->host];
+    data += blocks_bytes(s, first, first + hosts->local);
     return store(s, (struct shc_slice){0, own}, data);
 }
 
@@ -221,9 +263,8 @@ enum shc_status shc_hosts_scatter(const struct shc_hosts_call *call)
         s.sum = shc_hosts_sum_of(call);
     SHC_TRY(shc_hosts_blocks_init(&s.blocks, call, s.gives ? &call->op->input : NULL,
                                   rooted ? call->elem_bytes : s.sum.elem_bytes));
-    const uint64_t count = count_all(&s.blocks);
-    if (count <= hosts->payload_bytes / s.blocks.elem_bytes)
-        return run_short(&s, count);
+    if (is_short(&s))
+        return run_short(&s);
     SHC_TRY(shc_hosts_meet(call, 0, NULL, &nothing));
     return shc_hosts_pass(&steps, s.blocks.columns);
 }

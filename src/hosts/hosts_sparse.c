@@ -246,8 +246,8 @@ static enum shc_status hear(struct work *work, bool *here)
             memcpy(payload + sizeof own, work->given, block_bytes(work, own));
     }
     const size_t bytes = hosts->payload_bytes;
-    const struct shc_hosts_digest digest = {take_payloads, NULL};
-    SHC_TRY(shc_hosts_meet(work->sum.call, (size_t)hosts->plan.hosts * bytes, &digest, &payload));
+    const struct shc_hosts_data entries = {.make = take_payloads};
+    SHC_TRY(shc_hosts_meet(work->sum.call, (size_t)hosts->plan.hosts * bytes, &entries, &payload));
     work->parts = take(work, (uint64_t)hosts->plan.hosts, sizeof *work->parts);
     if (!work->parts)
         return no_memory(work);

@@ -21,14 +21,30 @@ struct shc_hosts_sum shc_hosts_sum_of(const struct shc_hosts_call *call)
     return sum;
 }
 
+/* Adds hosts->sources. */
+static enum shc_status fold(const struct shc_hosts_sum *sum, char *to, uint64_t count)
+{
+    const struct shc_hosts *hosts = sum->call->hosts;
+    return shc_fold(sum->dtype, sum->call->op->redop, hosts->sources, hosts->plan.hosts, to, count,
+                    (uint32_t)hosts->plan.world);
+}
+
 enum shc_status shc_hosts_fold(const struct shc_hosts_sum *sum, const char *from, size_t stride,
                                char *to, uint64_t count)
 {
-    struct shc_hosts *hosts = sum->call->hosts;
+    const struct shc_hosts *hosts = sum->call->hosts;
     for (int host = 0; host < hosts->plan.hosts; host++)
         hosts->sources[host] = from + (size_t)host * stride;
-    return shc_fold(sum->dtype, sum->call->op->redop, hosts->sources, hosts->plan.hosts, to, count,
-                    (uint32_t)hosts->plan.world);
+    return fold(sum, to, count);
+}
+
+enum shc_status shc_hosts_fold_data(const struct shc_hosts_sum *sum, uint64_t first, uint64_t bytes,
+                                    char *to, uint64_t count)
+{
+    const struct shc_hosts *hosts = sum->call->hosts;
+    for (int host = 0; host < hosts->plan.hosts; host++)
+        hosts->sources[host] = shc_hosts_data_taken(hosts, host, first, bytes);
+    return fold(sum, to, count);
 }
 
 struct shc_op shc_hosts_island_sum(const struct shc_hosts_sum *sum, enum shc_op_kind kind)

@@ -20,6 +20,10 @@ struct shc_hosts_sum shc_hosts_sum_of(const struct shc_hosts_call *call);
 SHC_NODISCARD enum shc_status shc_hosts_fold(const struct shc_hosts_sum *sum, const char *from,
                                              size_t stride, char *to, uint64_t count);
 
+/* The leader: adds what hosts gave this one in a short call: `bytes` of each in all, this host's part from `first` on. */
+SHC_NODISCARD enum shc_status shc_hosts_fold_data(const struct shc_hosts_sum *sum, uint64_t first,
+                                                  uint64_t bytes, char *to, uint64_t count);
+
 /* The reduction in the island: its sum is divided by the number of all ranks later. */
 struct shc_op shc_hosts_island_sum(const struct shc_hosts_sum *sum, enum shc_op_kind kind);
 

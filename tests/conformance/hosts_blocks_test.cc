@@ -4,6 +4,7 @@
 #include "tests/support/hosts_oracle.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <set>
@@ -264,19 +265,21 @@ size_t traded(size_t from, size_t to, size_t count, size_t way)
     }
 }
 
-void check_all_to_all(Group &group, size_t bytes, size_t count, size_t world, size_t way)
+using Trade = std::function<size_t(size_t from, size_t to)>; // elements
+
+void check_trade(Group &group, size_t bytes, const Trade &trade, size_t world, size_t way)
 {
     const size_t rank = static_cast<size_t>(group.rank), own = way / 4 + rank;
     const bool in_place = way % 4 < 2 && own % 2 == 0;
     const auto block = [&](size_t from, size_t to) {
-        return random_bytes(traded(from, to, count, way) * bytes, from * 100 + to + way);
+        return random_bytes(trade(from, to) * bytes, from * 100 + to + way);
     };
     std::vector<Bytes> given, wanted;
     std::vector<size_t> room;
     for (size_t other = 0; other < world; other++) {
         given.push_back(block(rank, other));
         wanted.push_back(block(other, rank));
-        room.push_back(traded(other, rank, count, way));
+        room.push_back(trade(other, rank));
     }
     Blocks in(given, bytes, true, own / 2 % 2 == 1);
     Blocks out(blanks(room, bytes), bytes, true, own / 4 % 2 == 1);
@@ -285,9 +288,17 @@ void check_all_to_all(Group &group, size_t bytes, size_t count, size_t world, si
     op.output = in_place ? in.side() : out.side();
     ASSERT_EQ(way > 3 ? group.submit(op) : group.run(op), SHC_OK) << group.error;
     const Blocks &result = in_place ? in : out;
-    EXPECT_TRUE(result.values() == joined(wanted)) << count << ", way " << way;
+    EXPECT_TRUE(result.values() == joined(wanted)) << "way " << way;
     EXPECT_TRUE(in.is_tidy() && out.is_tidy());
     EXPECT_TRUE(in_place || in.values() == joined(given));
+}
+
+void check_all_to_all(Group &group, size_t bytes, size_t count, size_t world, size_t way)
+{
+    SCOPED_TRACE(count);
+    check_trade(
+        group, bytes, [=](size_t from, size_t to) { return traded(from, to, count, way); }, world,
+        way);
 }
 
 TEST_P(HostsBlocks, AllToAllHasAnySizes)
@@ -772,17 +783,54 @@ TEST(HostsDiffer, IsToldOnAllRanks)
         }
 }
 
-// Short blocks ride in the records of all hosts, if they fit there: then no rail has a call.
-TEST(HostsShort, AnAllToAllNeedsTheRecordsAlone)
+// Data of short calls go along with the records, so no rail has a call: in the records themselves, or as messages, once
+// the first records have said that all lines have them.
+TEST(HostsShort, CallsNeedTheRecordsAlone)
 {
-    for (const size_t count : {size_t{1}, size_t{100}, size_t{2000}}) {
-        Network network(2);
-        run_hosts(kTwoOfTwo, network, [&](Group &group) {
-            check_all_to_all(group, 4, count, 4, 0);
-            EXPECT_EQ(group.run(op_of(SHC_BARRIER)), SHC_OK) << group.error;
-        });
-        EXPECT_EQ(network.calls() == 4, count < 2000) << count; // two records of each leader
+    struct Case {
+        size_t count;
+        bool are_known, is_short;
+    };
+    for (const Case &one :
+         {Case{1, false, true}, Case{100, false, true}, Case{2000, false, false},
+          Case{2000, true, true}, Case{16384, true, true}, Case{16385, true, false}}) {
+        const std::vector<size_t> sizes(4, one.count);
+        const std::function<void(Group &)> calls[] = {
+            [&](Group &group) { check_all_to_all(group, 4, one.count, 4, 0); },
+            [&](Group &group) { check_gather(group, 8, sizes, -1, false, 0); },
+            [&](Group &group) { check_gather(group, 8, sizes, 3, false, 0); },
+            [&](Group &group) { check_scatter(group, 8, one.count, 4, 1, 0); },
+        };
+        for (const auto &call : calls) {
+            SCOPED_TRACE(one.count);
+            Network network(2);
+            run_hosts(kTwoOfTwo, network, [&](Group &group) {
+                const shc_op barrier = op_of(SHC_BARRIER);
+                shc_status st = one.are_known ? group.run(barrier) : SHC_OK;
+                call(group);
+                st = one.are_known ? st : group.run(barrier);
+                EXPECT_EQ(st, SHC_OK) << group.error;
+            });
+            EXPECT_EQ(network.calls() == 4, one.is_short); // two records of each leader
+        }
     }
+}
+
+// Hosts 0 and 3 give each other more than fits a message, so the call is a long one. The others do not know that when
+// they send theirs, and those must not be taken for messages of the next call.
+TEST(HostsShort, AnAllToAllThatIsLongForTwoHostsLeavesNoMessages)
+{
+    Network network(4);
+    run_hosts({0, 1, 2, 3, 3}, network, [](Group &group) {
+        EXPECT_EQ(group.run(op_of(SHC_BARRIER)), SHC_OK) << group.error;
+        for (const size_t far : {size_t{100000}, size_t{3000}, size_t{50000}, size_t{3000}}) {
+            SCOPED_TRACE(far);
+            check_trade(
+                group, 4,
+                [far](size_t from, size_t to) { return from % 3 + to % 3 == 0 ? far : 3000; }, 5,
+                far % 7);
+        }
+    });
 }
 
 // An engine that fails in the middle of long calls fails them on all ranks, and in time.

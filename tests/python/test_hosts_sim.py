@@ -25,11 +25,11 @@ import sim  # noqa: E402
 
 MIB = 1 << 20
 SIZES = {
-    "all_reduce": (8, 1 << 10, 300_004, 3 * MIB + 4),
+    "all_reduce": (8, 1 << 10, 100_000, 300_004, 3 * MIB + 4),
     "broadcast": (8, 1 << 10, 100_000, 300_004, 3 * MIB + 4),
-    "all_gather": (8, 100_000, 3 * MIB // 2 + 4),
-    "reduce_scatter": (8, 100_000, 3 * MIB // 2 + 4),
-    "all_to_all": (8, 100_000, 3 * MIB // 2 + 4),
+    "all_gather": (8, 10_000, 200_000, 3 * MIB // 2 + 4),
+    "reduce_scatter": (8, 10_000, 200_000, 3 * MIB // 2 + 4),
+    "all_to_all": (8, 10_000, 200_000, 3 * MIB // 2 + 4),
 }
 
 
