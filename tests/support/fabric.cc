@@ -59,6 +59,8 @@ class Network::Switch
 
     void change(int host, size_t place, char byte) { changed_ = {host, place, byte}; }
 
+    void refuse_messages() { has_messages_ = false; }
+
     void lose_messages() { loses_messages_ = true; }
 
     void lose(int host)
@@ -422,7 +424,7 @@ class Network::Switch
         char byte;
     } changed_ = {-1, 0, 0};
     bool refuses_ = false, has_monitors_ = true, loses_messages_ = false;
-    const bool has_messages_ = hosts_ % 2 == 0;
+    bool has_messages_ = hosts_ % 2 == 0;
     std::map<Way, Messages> messages_;
     int calls_ = 0;
     Ends ends_; // last: it ends what uses the rest
@@ -458,6 +460,11 @@ void Network::refuse_monitors(bool fails)
 void Network::change(int host, size_t place, char byte)
 {
     switch_->change(host, place, byte);
+}
+
+void Network::refuse_messages()
+{
+    switch_->refuse_messages();
 }
 
 void Network::lose_messages()

@@ -39,6 +39,9 @@ class Network
     // From now on what that host exchanges on its line has this byte in that place, for all hosts.
     void change(int host, size_t place, char byte);
 
+    // Lines that are made from now on have no messages: more calls are long ones.
+    void refuse_messages();
+
     // From now on no message between leaders comes.
     void lose_messages();
 
