@@ -3,7 +3,7 @@
  * Sums in the order of all ranks: the bits are those of one host, on any map. A run is a row of ranks with successive
  * numbers on one host; a map with blocks of ranks has as many as hosts. docs/internals/protocol/order.md.
  *
- *   short  all inputs of the island -> the leader's record -> all leaders add -> broadcast in the island
+ *   short  all inputs of the island -> along with the leader's record -> all leaders add -> broadcast in the island
  *   long   for each chunk: each rail gets its slice of all inputs of the island
  *          the first run's host adds these, and sends the sum to the next run's, which adds its own to it, and so on
  *          the last one divides, and gives the sum to all hosts, or to that of the root
@@ -72,20 +72,33 @@ static void store(const struct ordered *o, struct shc_slice part, const char *fr
 
 /* ---- short ---- */
 
-/* A rank's part of a record: its input, and the factor of a SHC_PREMUL_SUM. */
+/* A rank's part of what its host gives: its input, and the factor of a SHC_PREMUL_SUM. */
 static size_t entry_bytes(const struct ordered *o)
 {
     return shc_align_up(o->count * o->call->elem_bytes, FACTOR_BYTES) + FACTOR_BYTES;
 }
 
+static uint64_t host_bytes(const struct ordered *o, int host)
+{
+    return (uint64_t)shc_hosts_plan_size(&o->call->hosts->plan, host) * entry_bytes(o);
+}
+
 static bool is_short(const struct ordered *o)
 {
     const struct shc_hosts *hosts = o->call->hosts;
-    const size_t room = hosts->payload_bytes / (size_t)hosts->plan.most;
+    const uint64_t room = shc_hosts_short_bytes(hosts) / (uint64_t)hosts->plan.most;
     return o->count <= room / o->call->elem_bytes && entry_bytes(o) <= room;
 }
 
-static enum shc_status add_payloads(const struct shc_hosts_call *call, const void *ctx, char *to)
+static struct shc_slice message(const struct shc_hosts_call *call, const void *ctx, int from,
+                                int to)
+{
+    const uint64_t bytes = host_bytes(ctx, from);
+    (void)to;
+    return (struct shc_slice){0, bytes > call->hosts->payload_bytes ? bytes : 0};
+}
+
+static enum shc_status add(const struct shc_hosts_call *call, const void *ctx, char *to)
 {
     const struct ordered *o = ctx;
     struct shc_hosts *hosts = call->hosts;
@@ -93,7 +106,8 @@ static enum shc_status add_payloads(const struct shc_hosts_call *call, const voi
     const size_t bytes = entry_bytes(o);
     double *factors = (double *)(void *)hosts->stage.narrow;
     for (int rank = 0; rank < plan->world; rank++) {
-        const char *entry = shc_hosts_payload(shc_hosts_record_of(hosts, plan->host_of[rank])) +
+        const int host = plan->host_of[rank];
+        const char *entry = shc_hosts_data_taken(hosts, host, 0, host_bytes(o, host)) +
                             (size_t)plan->local_of[rank] * bytes;
         hosts->sources[rank] = entry;
         memcpy(&factors[rank], entry + bytes - FACTOR_BYTES, FACTOR_BYTES);
@@ -107,7 +121,7 @@ static enum shc_status run_short(const struct ordered *o)
     const struct shc_hosts_call *call = o->call;
     struct shc_hosts *hosts = call->hosts;
     const struct shc_slice all = {0, o->count};
-    const struct shc_hosts_data entries = {.ctx = o, .make = add_payloads};
+    const struct shc_hosts_data entries = {o, message, add};
     const double factor = call->op->premul;
     char *entry = hosts->stage.narrow, *sum;
     uint64_t sizes[SHC_MAX_WORLD];
@@ -116,9 +130,8 @@ static enum shc_status run_short(const struct ordered *o)
     memcpy(entry + entry_bytes(o) - FACTOR_BYTES, &factor, FACTOR_BYTES);
     for (int local = 0; local < shc_hosts_plan_size(&hosts->plan, hosts->host); local++)
         sizes[local] = entry_bytes(o);
-    char *record = hosts->stage.record;
-    SHC_TRY(shc_hosts_share(hosts, entry, sizes,
-                            shc_hosts_payload((struct shc_hosts_record *)(void *)record)));
+    char *given = shc_hosts_data_given(hosts, host_bytes(o, hosts->host));
+    SHC_TRY(shc_hosts_share(hosts, entry, sizes, given));
     SHC_TRY(shc_hosts_meet(call, o->count * call->elem_bytes, &entries, &sum));
     store(o, (struct shc_slice){0, o->own.count}, sum + o->own.first * call->elem_bytes);
     return SHC_OK;
