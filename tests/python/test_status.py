@@ -351,6 +351,31 @@ def test_a_cycle_over_two_groups_is_a_deadlock() -> None:
     assert ("rank 2 (1 here)", "rank 0") in edges, said["deadlock"]
 
 
+def test_the_deadlocks_of_two_jobs_are_both_said() -> None:
+    """Here two pairs of ranks that share no group they wait in."""
+
+    def body(rank: Rank) -> None:
+        rank.init()
+        groups = [dist.new_group(pair) for pair in ([0, 1], [0, 1], [2, 3], [2, 3])]
+        mine = groups[rank.rank // 2 * 2 :][:2]
+        dist.barrier(mine[rank.rank % 2])
+
+    def look(run: Run) -> Answer:
+        answer = look_until(run.pids, lambda code, said: len(said["deadlocks"]) == 2)
+        answer[1]["text"] = status(*LATE, *run.pids.values()).stdout
+        for pid in run.pids.values():
+            os.kill(pid, signal.SIGKILL)
+        return answer
+
+    found: list[Answer] = []
+    outcomes(4, body, meanwhile=observe(look, found))
+    ((code, said),) = found
+    pairs = [sorted(text.split(" waits in ")[0][:6] for text in one) for one in said["deadlocks"]]
+    assert code == 2 and sorted(pairs) == [["rank 0", "rank 1"], ["rank 2", "rank 3"]]
+    assert said["deadlock"] == said["deadlocks"][0]
+    assert said["text"].count("DEADLOCK: each of these waits for the next") == 2, said["text"]
+
+
 def test_a_group_that_is_being_made() -> None:
     def body(rank: Rank) -> None:
         if rank.rank == 1:
@@ -428,6 +453,7 @@ def test_closed_groups_and_forked_children_do_not_show() -> None:
             "problems": [],
             "waited_for": [],
             "deadlock": [],
+            "deadlocks": [],
             "groups": [],
         }
         return answer

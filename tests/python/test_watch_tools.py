@@ -701,7 +701,7 @@ def frame() -> Frame:
 def test_a_cycle_of_one_job_hides_no_rank_that_another_job_waits_for() -> None:
     late, cycle = gather(frame().snapshot)
     wait = blame.Wait(cycle, 0, 1, 7.0, "barrier #1")
-    verdict = blame.Verdict([blame.Culprit(late, 1, 3)], [wait])
+    verdict = blame.Verdict([blame.Culprit(late, 1, 3)], [[wait]])
     lines = status.verdict_lines(verdict)
     assert [line.split(" wait")[0] for line in lines] == [
         "-> 3 ranks",
@@ -1052,7 +1052,7 @@ def test_a_group_of_64_ranks_and_another_job_of_the_same_name() -> None:
     assert group.absent == [] and group.missing(group.members[0]) == (5, 40)
     found = blame.judge(groups, 5.0)
     assert {(each.rank, each.waited_for_by) for each in found.culprits} == {(5, 62), (40, 62)}
-    assert not found.cycle
+    assert not found.cycles
     said = status._as_json(Snapshot(ns, [], []), groups, found)
     assert sorted(len(each["ranks"]) for each in said["groups"]) == [2, 64]  # type: ignore[attr-defined]
     assert {(each["rank"], each["pid"]) for each in said["waited_for"]} == {(5, 4716), (40, 4751)}  # type: ignore[attr-defined]

@@ -51,7 +51,17 @@ class Culprit:
 @dataclasses.dataclass(frozen=True)
 class Verdict:
     culprits: Sequence[Culprit]
-    cycle: Sequence[Wait]  # each one waits for the next one's rank; empty: there is none
+    # Each wait of a cycle is for the rank of the next one. The shortest cycle is first, and no
+    # process is in two of them: so the cycles of two jobs are both there.
+    cycles: Sequence[Sequence[Wait]]
+
+    def lines(self, verb: str = "waits") -> list[str]:
+        """The cycles, as the tools show them."""
+        found = []
+        for cycle in self.cycles:
+            found.append(f"DEADLOCK: each of these {verb} for the next")
+            found += [f"  {wait}" for wait in cycle]
+        return found
 
 
 def waits(groups: Sequence[Group], least_seconds: float) -> list[Wait]:
@@ -101,7 +111,7 @@ def judge(groups: Sequence[Group], least_seconds: float) -> Verdict:
         for member in group.members.values()
         if member.awaits_ns is not None
     }
-    return Verdict(_culprits(edges, away), _cycle(groups, least_seconds))
+    return Verdict(_culprits(edges, away), _cycles(groups, least_seconds))
 
 
 def _culprits(edges: dict[_Process, list[Wait]], away: Collection[_Process]) -> list[Culprit]:
@@ -155,6 +165,9 @@ class _Graph:
 
     def member(self, sleep: _Sleep) -> Member:
         return self._groups[sleep.group].members[sleep.rank]
+
+    def process(self, sleep: _Sleep) -> _Process:
+        return self.member(sleep).process.identity
 
     def sleeps(self) -> list[_Sleep]:
         """All waits that have lasted long enough."""
@@ -211,11 +224,23 @@ class _Graph:
         return posted != 0
 
 
-def _cycle(groups: Sequence[Group], least_seconds: float) -> list[Wait]:
-    """A shortest cycle."""
+def _cycles(groups: Sequence[Group], least_seconds: float) -> list[list[Wait]]:
+    """A shortest cycle, a shortest one of the other processes, and so on."""
     graph = _Graph(groups, least_seconds)
+    left = graph.sleeps()
+    found: list[list[Wait]] = []
+    while cycle := _shortest(graph, left):
+        found.append(cycle)
+        named = {wait.waiter for wait in cycle}
+        left = [sleep for sleep in left if graph.process(sleep) not in named]
+    return found
+
+
+def _shortest(graph: _Graph, sleeps: Collection[_Sleep]) -> list[Wait]:
+    """A shortest cycle of these sleeps alone; empty: there is none."""
+    allowed = set(sleeps)
     best: list[Wait] = []
-    for start in graph.sleeps():
+    for start in sleeps:
         paths: list[tuple[list[Wait], _Sleep]] = [([], start)]
         seen: set[_Sleep] = set()
         while paths:
@@ -225,5 +250,7 @@ def _cycle(groups: Sequence[Group], least_seconds: float) -> list[Wait]:
                 break
             if at not in seen:
                 seen.add(at)
-                paths += [([*path, wait], after) for wait, after in graph.steps(at)]
+                paths += [
+                    ([*path, wait], after) for wait, after in graph.steps(at) if after in allowed
+                ]
     return best

@@ -195,8 +195,8 @@ def _lines(found: Sequence[Dump], reports: Sequence[Report]) -> list[str]:
 def _wait_lines(groups: Sequence[Group]) -> list[str]:
     """Over all groups that had not failed."""
     verdict = judge(groups, 0.0)
-    if verdict.cycle:
-        return ["DEADLOCK: each of these waited for the next", *(f"  {w}" for w in verdict.cycle)]
+    if verdict.cycles:
+        return verdict.lines("waited")
     return [
         f"-> {each.waited_for_by} rank{'s' * (each.waited_for_by > 1)} waited for "
         f'{each.group.name_rank(each.rank)} of "{each.group.name}"'

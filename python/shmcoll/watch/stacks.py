@@ -121,7 +121,7 @@ def _members(groups: Iterable[Group]) -> list[int]:
 def _in_order(pids: Sequence[int], verdict: Verdict) -> list[int]:
     """Those first that others wait for."""
     first: list[int | None] = [culprit.group.pid(culprit.rank) for culprit in verdict.culprits]
-    first += [wait.waiter[1] for wait in verdict.cycle]
+    first += [wait.waiter[1] for cycle in verdict.cycles for wait in cycle]
     return [pid for pid in dict.fromkeys([*first, *pids]) if pid is not None and pid in pids]
 
 

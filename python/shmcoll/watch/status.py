@@ -64,7 +64,7 @@ def exit_code(groups: list[Group], verdict: Verdict, late: float) -> int:
         return EXIT_NOTHING
     if any(group.failure for group in groups):
         return EXIT_FAILED
-    if verdict.culprits or verdict.cycle or any(_is_late(group, late) for group in groups):
+    if verdict.culprits or verdict.cycles or any(_is_late(group, late) for group in groups):
         return EXIT_LATE
     return EXIT_MOVES
 
@@ -222,12 +222,8 @@ def awaited(group: Group) -> list[str]:
 
 
 def verdict_lines(verdict: Verdict) -> list[str]:
-    """The cycle, and the ranks that others wait for: of another job, say."""
-    lines = [_culprit_text(culprit) for culprit in verdict.culprits[:4]]
-    if verdict.cycle:
-        lines.append("DEADLOCK: each of these waits for the next")
-        lines += [f"  {wait}" for wait in verdict.cycle]
-    return lines
+    """The ranks that others wait for, and the cycles: of another job, say."""
+    return [_culprit_text(culprit) for culprit in verdict.culprits[:4]] + verdict.lines()
 
 
 def _culprit_text(culprit: Culprit) -> str:
@@ -260,7 +256,8 @@ def _as_json(snapshot: Snapshot, groups: list[Group], verdict: Verdict) -> dict[
             }
             for culprit in verdict.culprits
         ],
-        "deadlock": [str(wait) for wait in verdict.cycle],
+        "deadlock": [str(wait) for wait in verdict.cycles[0]] if verdict.cycles else [],
+        "deadlocks": [[str(wait) for wait in cycle] for cycle in verdict.cycles],
         "groups": [_group_json(group, _quotas(group, held)) for group in groups],
     }
 

@@ -180,9 +180,8 @@ def verdicts(frame: Frame, width: int) -> list[Line]:
             width,
             _BAD,
         )
-    if found.cycle:
-        lines += wrapped("DEADLOCK: each of these waits for the next", width, _BAD)
-        lines += [line for wait in found.cycle for line in wrapped(f"  {wait}", width)]
+    for line in found.lines():
+        lines += wrapped(line, width, _BAD if line.startswith("DEADLOCK") else "")
     for problem in frame.snapshot.problems:
         lines += wrapped(f"note: {problem}", width)
     return lines
