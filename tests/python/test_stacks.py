@@ -129,6 +129,9 @@ def test_why_a_stack_is_refused(files: dict[str, str], text: str, tmp_path: Path
         assert (
             stacks._why(tmp_path, 5, "a\nFailed to find Python") == "py-spy: Failed to find Python"
         )
+        # Of a program that is not Python's, py-spy 0.4 also shows where it gave up itself.
+        own = "Error: Failed to find Python\n\nStack backtrace:\n   0: anyhow\n  10: main"
+        assert stacks._why(tmp_path, 5, own) == "py-spy: Failed to find Python"
 
 
 def test_a_process_that_has_no_group(tmp_path: Path) -> None:

@@ -171,7 +171,8 @@ def _why(root: Path, pid: int, said: str) -> str:
     if machine.start_time(root, pid) is None:
         return f"process {pid} has ended"
     if not re.search(r"permission denied|not permitted|EPERM", said, re.I):
-        return f"py-spy: {said.splitlines()[-1] if said else 'no output'}"
+        said = said.partition("Stack backtrace:")[0].strip()  # py-spy's own
+        return f"py-spy: {said.splitlines()[-1].removeprefix('Error: ') if said else 'no output'}"
     scope = machine.read(root / "proc/sys/kernel/yama/ptrace_scope") or "0"
     owner = machine.status_of(root, pid).get("Uid", "").split()
     ways = f"sudo shmcoll stacks {pid}"
