@@ -9,10 +9,12 @@ import os
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 
 import torch
+import typing_extensions  # torch needs it
 
 from shmcoll._glue import glue
 
@@ -103,7 +105,9 @@ def _place(trace: TracebackType | None) -> str:
     """ "train.py:41": the innermost line outside of libraries, else the innermost one; "" if there is none."""
     frames = traceback.extract_tb(trace)
     libraries = tuple(os.path.dirname(module.__file__ or "") for module in (torch, multiprocessing))
-    skipped = (*libraries, os.path.dirname(__file__), "<frozen")
+    # The wrapper of torch's @deprecated functions; from Python 3.13 on it is in warnings.py.
+    wrappers = tuple(module.__file__ or "" for module in (typing_extensions, warnings))
+    skipped = (*libraries, *wrappers, os.path.dirname(__file__), "<frozen")
     own = [frame for frame in frames if not frame.filename.startswith(skipped)]
     last = next(reversed(own or frames), None)
     return f" ({os.path.basename(last.filename)}:{last.lineno})" if last else ""

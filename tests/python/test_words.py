@@ -250,6 +250,17 @@ def test_an_exception_explains_why_a_rank_left(how: str) -> None:
     assert re.fullmatch(r"KeyError: 'no such layer' \(test_words\.py:\d+\)", fact), fact
 
 
+def test_the_line_of_an_exception_is_the_programs_not_that_of_a_deprecated_function() -> None:
+    import typing_extensions
+    from shmcoll._events import _text
+
+    raises = typing_extensions.deprecated("as some of torch's functions are")(dist.barrier)
+    with pytest.raises(ValueError, match="not been initialized") as caught:
+        with pytest.warns(DeprecationWarning):
+            raises()
+    assert re.search(r"\(test_words\.py:\d+\)$", _text(caught.value)), _text(caught.value)
+
+
 def test_one_rank_says_for_all_that_a_rank_is_late() -> None:
     """Eight ranks, one of which is late by three periods. Each rank's own program is told."""
     late = 0.4
