@@ -181,6 +181,7 @@ TEST(Tuning, WhatIsWrongIsNamed)
     const std::map<std::string, std::string> wrong = {
         {"turns=64k", "somebody: \"turns\" is not a key"},
         {"turn", "\"turn\" is not key=value"},
+        {"my.tuning", "\"my.tuning\" is not key=value (a file: /its/path, or @its/path)"},
         {"turn=64k,turn=64k", "\"turn\" is given twice"},
         {"turn=", "\"turn=\" is not a multiple of 128 from 2048 to 131072"},
         {"turn=64q", "\"turn=64q\" is not a multiple of 128 from 2048 to 131072"},

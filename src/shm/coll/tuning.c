@@ -124,7 +124,11 @@ static enum shc_status read_pair(struct shc_tuning *tuning, const struct source 
     size_t name_bytes = equals ? (size_t)(equals - text) : bytes;
     bool fits = copy_word(name, text, name_bytes);
     if (!equals)
-        return name[0] ? fail(source, "is not key=value", name) : SHC_OK;
+        return name[0] ? fail(source,
+                              source->path ? "is not key=value"
+                                           : "is not key=value (a file: /its/path, or @its/path)",
+                              name)
+                       : SHC_OK;
     if (!copy_word(word, equals + 1, bytes - name_bytes - 1) || !fits)
         return fail(source, "is followed by, or is, a word that is too long", name);
     for (int i = 0; i < SHC_KEYS; i++) {
