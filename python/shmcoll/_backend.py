@@ -43,7 +43,10 @@ def _check_type(what: str, value: object, kind: type) -> None:
     """Raises a TypeError that names both types, and shows the value."""
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         name = f"{kind.__module__}.{kind.__name__}".removeprefix("builtins.")
-        raise TypeError(f"shmcoll: {what} must be a {name}, got {type(value).__name__} ({value!r})")
+        article = "an" if name[0] in "aeiou" else "a"
+        raise TypeError(
+            f"shmcoll: {what} must be {article} {name}, got {type(value).__name__} ({value!r})"
+        )
 
 
 def _make_options(options: Any, backend_options: Any) -> _glue.Options:
@@ -70,6 +73,10 @@ def _make_options(options: Any, backend_options: Any) -> _glue.Options:
         more = {key: getattr(backend_options, key) for key in _options.HOSTS_KEYS}
         if backend_options._timeout != _DEFAULT_TIMEOUT:
             timeout = backend_options._timeout
+    elif isinstance(backend_options, str):  # no backend has such options: a tuning text, probably
+        raise TypeError(
+            f"shmcoll: pg_options must be a dict or a shmcoll.Options, got str ({backend_options!r})"
+        )
     if timeout > datetime.timedelta(0):  # torch counts milliseconds, and 0 are no limit
         timeout = max(timeout, _SHORTEST)
     ours = _glue.Options(timeout, **more)
