@@ -998,6 +998,14 @@ def test_a_file_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr and "missing/x.prom" in done.stderr
 
 
+@pytest.mark.parametrize("word", ["x", "3s", "nan", "-1", "1e9"])
+def test_seconds_that_are_none_are_named(word: str, capsys: Any) -> None:
+    for main, option in ((status.main, "--late"), (top.main, "-d")):
+        with pytest.raises(SystemExit):
+            main([f"{option}={word}"] if option == "--late" else [f"{option}{word}"])
+        assert f"{word} is not a number of seconds from 0" in capsys.readouterr().err
+
+
 def test_without_rich_there_is_one_table_after_the_other() -> None:
     code = (
         "import sys; sys.modules['rich'] = None; sys.stdout.isatty = lambda: True;"

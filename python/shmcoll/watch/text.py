@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import shutil
 import signal
@@ -54,7 +55,10 @@ def add_late_option(parser: argparse.ArgumentParser) -> None:
 
 def seconds(word: str, least: float = 0.01) -> float:
     """A number of seconds on a command line."""
-    value = float(word)
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan  # which is in no range
     if not least <= value <= 86400:
         raise argparse.ArgumentTypeError(f"{word} is not a number of seconds from {least} to 86400")
     return value
