@@ -710,6 +710,17 @@ def test_a_cycle_of_one_job_hides_no_rank_that_another_job_waits_for() -> None:
     ]
 
 
+def test_a_group_that_all_ranks_make_waits_for_the_store() -> None:
+    """No rank is missing, and still the group is not made after the limit: of 5 s."""
+    now = dataclasses.replace(member(0), making=True, begun_ns=1, seen_ns=60 * 10**9)
+    groups = gather(Snapshot(60 * 10**9, [now, dataclasses.replace(now, rank=1)], []))
+    (group,) = groups
+    assert group.absent == []
+    lines = status.group_verdict(group, 5.0)
+    assert lines == ["  -> the group is not made: all ranks have come; is the store alive?"]
+    assert status.group_verdict(group, 100.0) == []
+
+
 def test_processes_of_two_hosts_may_have_one_pid() -> None:
     """In the dumps of two containers, say. The rank of host a waits for that of host b, which is in no call."""
     over = board.Over(9, 2, 0, 2, (0,), 1, "")

@@ -211,8 +211,14 @@ def _call_text(group: Group, member: Member) -> str:
 def group_verdict(group: Group, late: float) -> list[str]:
     if group.failure:
         return [f"  -> the group has failed: {group.failure.reason}"]
-    if _is_late(group, late) and group.making and group.absent:
-        return [f"  -> the group is not made: {text.ranks(group, group.absent)} has not come"]
+    if _is_late(group, late) and group.making:
+        missing = text.ranks(group, group.absent)
+        why = (
+            f"{missing} has not come"
+            if group.absent
+            else "all ranks have come; is the store alive?"
+        )
+        return [f"  -> the group is not made: {why}"]
     return awaited(group) if _is_late(group, late) else []
 
 
