@@ -287,6 +287,15 @@ def test_the_page_and_the_picture_say_it_in_words() -> None:
     assert "usy machine:" not in text and 'noisy"' not in text
 
 
+def test_the_legend_of_a_small_picture_is_not_cut() -> None:
+    figure = plot.draw(one_wild_row(BUSY))
+    (legend,) = figure.legends
+    assert "measured on a busy machine" in legend.get_texts()[-1].get_text()
+    figure.canvas.draw()  # lays the picture out
+    box = legend.get_window_extent()
+    assert 0 <= box.x0 < box.x1 <= figure.bbox.width, box
+
+
 def test_a_pair_whose_rounds_disagree_is_marked() -> None:
     settings, _ = options.parse(["-g", "2", "--matrix", "--backends", "gloo"])
     report = Report(settings, machine.gather())

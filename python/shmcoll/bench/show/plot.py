@@ -42,6 +42,7 @@ _WRONG: dict[str, Any] = {
 _HOLLOW: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "linestyle": "none"}
 
 _PER_LINE = 5  # panels in a row
+_MOST_COLUMNS = 6  # of the legend
 _WIDTH, _TIME_HEIGHT, _RATIO_HEIGHT = 2.9, 2.5, 1.5  # of a panel, in inches
 
 
@@ -108,7 +109,13 @@ class _Look:
             entries.append(Line2D([], [], label=noise.DOUBT, color="#666666", **_HOLLOW))
         if self._wrong:
             entries.append(Line2D([], [], label="wrong values", **_WRONG))
-        figure.legend(handles=entries, loc="outside lower center", ncols=6, frameon=False)
+        for columns in range(_MOST_COLUMNS, 0, -1):  # as many as the width has room for
+            legend = figure.legend(
+                handles=entries, loc="outside lower center", ncols=columns, frameon=False
+            )
+            if columns == 1 or legend.get_window_extent().width <= figure.bbox.width:
+                return
+            legend.remove()
 
 
 def _draw_panel(time_axes: Axes, ratio_axes: Axes, panel: Panel, look: _Look) -> None:
