@@ -261,8 +261,11 @@ static SHC_COLD enum shc_status refuse_submit(struct shc_p2p *p2p, const struct 
         return shc_fail(SHC_ERR_CLOSED, "%s failed: this rank has closed the group", what);
     if (shc_group_failed(p2p->env.seat))
         return shc_group_reason(p2p->env.seat, what);
-    return shc_fail(SHC_ERR_PEER_LEFT, "%s failed: %s has left the group", what,
-                    shc_p2p_rank_name(p2p, m->peer).text);
+    char how[160];
+    const struct shc_member_end end = shc_member_get_end(p2p->env.seat, m->peer);
+    shc_member_left_text(p2p->env.seat, &end, how, sizeof how);
+    return shc_fail(SHC_ERR_PEER_LEFT, "%s failed: %s %s", what,
+                    shc_seat_process_name(p2p->env.seat, m->peer).text, how);
 }
 
 static enum shc_status check_submit(struct shc_p2p *p2p, const struct shc_message *m)
