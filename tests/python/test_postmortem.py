@@ -280,7 +280,10 @@ def test_a_rank_that_dies_has_no_dump_and_one_without_a_folder_says_so(tmp_path:
     assert "rank 2 (pid" in first.value and "died" in first.value
     assert "SHMCOLL_DUMP" not in ended[1].output
     text = tool(tmp_path)
-    assert "-> no dump of rank 0: killed" in text and "peer dead: rank 2 (pid" in text
+    assert (
+        "-> no dump of rank 0: killed, ended by its own error" in text
+        and "peer dead: rank 2 (pid" in text
+    )
     assert "-> no dump of rank 2, which ended before the others failed" in text, text
     # What the others knew of the rank that died stands in its own line.
     died = r"rank 2  pid \d+  no dump; died(, killed by signal 9)?; its last call was reduce_scatter #2"

@@ -251,7 +251,7 @@ def _absent_lines(report: Report) -> Iterator[str]:
     if known:
         yield f"  -> no dump of {text.ranks(report.group, known)}, which ended before the others failed"
     if rest:
-        yield f"  -> no dump of {text.ranks(report.group, rest)}: killed, stuck outside of shmcoll, or without SHMCOLL_DUMP"
+        yield f"  -> no dump of {text.ranks(report.group, rest)}: killed, ended by its own error, stuck outside of shmcoll, or without SHMCOLL_DUMP"
 
 
 def _not_come_lines(report: Report) -> Iterator[str]:
