@@ -49,6 +49,12 @@ def test_a_misspelt_name_is_told_with_the_one_that_was_meant(name: str, meant: s
     assert said(**{f"SHMCOLL_{name}": "2", "SHMCOLL_LOG": "off"}) == []
 
 
+def test_a_misspelt_prefix_is_told() -> None:
+    for name, meant in (("SHMCOL_LOG", "SHMCOLL_LOG"), ("SHMCOOL_TUNING", "SHMCOLL_TUNING")):
+        assert said(**{name: "2"}) == [f"shmcoll: nothing reads {name}; did you mean {meant}?"]
+    assert said(SHELL_LOG="2", SHM_COLOR="1", SHMEM_THREADS="2", SHMPOOL_LOG_DIR="/") == []
+
+
 def test_names_of_others_are_left_alone() -> None:
     """Names of tests, tools and builds in the tree are left alone, and a user's own name."""
     listed = subprocess.run(

@@ -148,6 +148,12 @@ static bool is_known(const char *name, size_t bytes)
 /* The nearest known name, or NULL. Tests, tools and programs have names of their own. */
 static const char *find_meant(const char *name)
 {
+    if (strncmp(name, PREFIX, PREFIX_BYTES) != 0) { /* then the prefix alone is misspelt */
+        for (size_t i = 0; name_at(i); i++)
+            if (is_near(name, name_at(i), 2) && strstr(name, name_at(i) + PREFIX_BYTES))
+                return name_at(i);
+        return NULL;
+    }
     for (int letters = 0; letters <= 2; letters++)
         for (size_t i = 0; name_at(i); i++)
             if (is_meant(name + PREFIX_BYTES, name_at(i) + PREFIX_BYTES, letters))
@@ -160,8 +166,7 @@ static void tell_misspelt(void)
     for (char **entry = environ; entry && *entry; entry++) {
         const size_t bytes = strcspn(*entry, "=");
         char name[PREFIX_BYTES + 32];
-        if (strncmp(*entry, PREFIX, PREFIX_BYTES) != 0 || bytes >= sizeof name ||
-            is_known(*entry, bytes))
+        if (strncmp(*entry, PREFIX, 2) != 0 || bytes >= sizeof name || is_known(*entry, bytes))
             continue;
         snprintf(name, sizeof name, "%.*s", (int)bytes, *entry);
         const char *meant = find_meant(name);
