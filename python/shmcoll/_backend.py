@@ -149,7 +149,7 @@ def make_over_hosts(
     _prepare(rank, options)
     if _hosts.wants_one(options):
         _hosts.refuse(store, rank, size, options)
-        said = 'hosts="one" refuses a group over several hosts'
+        said = f"{_hosts.who_wants_one(options)} refuses a group over several hosts"
         if why is None:
             raise RuntimeError(f"shmcoll: {said}, which SHMCOLL_FAKE_HOSTS makes")
         why.args = (f"{why}; {said}",)

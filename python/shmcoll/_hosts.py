@@ -58,6 +58,11 @@ def wants_one(options: Any = None) -> bool:
     return (getattr(options, "hosts", "") or said) == "one"
 
 
+def who_wants_one(options: Any = None) -> str:
+    """The option or the variable that says so, for texts."""
+    return 'hosts="one"' if getattr(options, "hosts", "") else "SHMCOLL_HOSTS=one"
+
+
 def _engine_name(options: Any = None) -> str:
     """What moves bytes between hosts."""
     said = _setting("SHMCOLL_ENGINE", "[A-Za-z0-9_]{0,31}", "the name of a backend")

@@ -463,10 +463,11 @@ def test_a_rank_that_refuses_several_hosts_is_told_on_all_ranks(one: tuple[int, 
             rank.init(timeout=seconds(60), pg_options=options)
         return str(caught.value).splitlines()[0]
 
-    own = 'shmcoll: hosts="one" refuses a group over several hosts, which SHMCOLL_FAKE_HOSTS makes'
+    own = "shmcoll: {} refuses a group over several hosts, which SHMCOLL_FAKE_HOSTS makes"
     told = f'rank {one[0]} of "0" refuses a group over several hosts (hosts="one")'
     for rank, text in enumerate(run(WORLD, body, env=FAKE, limit=40)):
-        assert text == own if rank in one else told in text
+        set_by = "SHMCOLL_HOSTS=one" if rank else 'hosts="one"'
+        assert text == own.format(set_by) if rank in one else told in text
 
 
 def test_what_variables_say_is_checked() -> None:
