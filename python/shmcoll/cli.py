@@ -15,19 +15,19 @@ from collections.abc import Callable, Sequence
 COMMANDS = {
     "bench": ("times collectives of backends side by side on this host", "shmcoll.bench.cli"),
     "status": (
-        "shows the groups of this machine, and which rank waits for which",
+        "shows the groups of this machine, and who waits for whom",
         "shmcoll.watch.status",
     ),
     "top": (
-        "shows what all ranks do, again and again, and which one comes last",
+        "shows what all ranks do, again and again, and who comes last",
         "shmcoll.watch.top",
     ),
     "trace": (
-        "collects the calls of all ranks for some seconds, for ui.perfetto.dev",
+        "collects calls of all ranks for seconds, for ui.perfetto.dev",
         "shmcoll.watch.trace",
     ),
     "postmortem": (
-        "shows what the dumps of a failed job say: why, and the last calls of all ranks",
+        "shows why a job failed, and the last calls, from its dumps",
         "shmcoll.watch.postmortem",
     ),
     "export": ("writes metrics for Prometheus", "shmcoll.watch.export"),
@@ -41,7 +41,7 @@ COMMANDS = {
 
 # Commands of these commands, which --help lists too.
 INNER = {
-    "bench compare": "compares two runs of bench: has the first backend become slower?",
+    "bench compare": "compares two runs: has the first backend become slower?",
     "bench tune": "finds settings that are better on this machine",
 }
 
@@ -128,8 +128,8 @@ def _help() -> str:
             "commands:",
             *lines,
             "",
-            "shmcoll COMMAND --help describes a command; shmcoll --version prints the version.",
-            "For C programs: shmcoll --cflags, --libs (for a compiler), --cmakedir (for CMake).",
+            "shmcoll COMMAND --help describes a command; shmcoll --version says the version.",
+            "For C programs: shmcoll --cflags, --libs (compilers), --cmakedir (CMake).",
         )
     )
 

@@ -78,6 +78,11 @@ def test_the_tool_has_three_names(front: Front) -> None:
     assert "what the numbers mean" in runs[0].stdout
 
 
+def test_the_tools_help_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main(["--help"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+
+
 def test_its_help_needs_no_torch(front: Front) -> None:
     code = (
         "import sys; sys.modules['torch'] = None; from shmcoll.bench.cli import main; main(['-h'])"
