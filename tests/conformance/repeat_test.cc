@@ -402,4 +402,38 @@ TEST(Repeated, AWrongRankIsSeenByAll)
             options);
 }
 
+// Is this rank's word for steps so old that it reads as one of the next operation? No rank is in that one yet.
+bool seems_ahead(const Rank &rank, int peer)
+{
+    const shc_progress_shm *progress = shc_seat_progress(&rank.comm->seat, peer);
+    return shc_wait_has_reached(&progress->reached, shc_progress_value(rank.comm->epoch + 1, 1));
+}
+
+// An operation with steps, which a rank may publish before the others have met.
+void with_steps(Rank &rank)
+{
+    Usual(rank, false, 100000).is_right();
+}
+
+// Calls without steps, as many as 50 hours have at most. All but four of each 2^30 are left out: those in which
+// ranks do what they do once in so many, and as many more as lines have turns.
+TEST(Repeated, ShortCallsForDaysMakeNoRankSeemAhead)
+{
+    const uint64_t half = UINT64_C(1) << (63 - SHC_STEP_BITS), turn = SHC_PROGRESS_RENEWED_EPOCHS;
+    run_all([=](Rank &rank) {
+        with_steps(rank);
+        while (rank.comm->epoch % 4 != 3)
+            usual(rank);
+        for (uint64_t epoch = turn; epoch < half + half / 2; epoch += turn) {
+            rank.comm->epoch = epoch - 1;
+            for (int call = 0; call < 4; call++)
+                usual(rank);
+            for (int peer = 0; peer < rank.world; peer++)
+                ASSERT_FALSE(seems_ahead(rank, peer)) << "rank " << peer << " in epoch " << epoch;
+        }
+        usual(rank);
+        with_steps(rank);
+    });
+}
+
 } // namespace

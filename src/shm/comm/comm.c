@@ -292,6 +292,7 @@ enum shc_status shc_comm_execute(struct shc_comm *comm, struct shc_task *task)
         return st;
     comm->epoch = task->wait.epoch;
     if (SHC_LIKELY(st == SHC_OK)) {
+        shc_progress_renew(&comm->seat, comm->epoch);
         shc_member_finish(&comm->seat, comm->epoch);
         return SHC_OK;
     }

@@ -138,6 +138,19 @@ SHC_INLINE void shc_progress_publish(const struct shc_seat *seat, uint64_t epoch
     shc_bell_ring(shc_seat_bell(seat, seat->rank), true);
 }
 
+/*
+ * CALL-14. The comparison takes a word that is 2^39 operations old for one of the future. An operation without steps
+ * leaves the word as it is, and so many of those take no more than days. So a rank that leaves such an epoch says that
+ * it has done all steps there.
+ */
+#define SHC_PROGRESS_RENEWED_EPOCHS (UINT64_C(1) << 30)
+
+SHC_INLINE void shc_progress_renew(const struct shc_seat *seat, uint64_t epoch)
+{
+    if (SHC_UNLIKELY((epoch & (SHC_PROGRESS_RENEWED_EPOCHS - 1)) == 0))
+        shc_progress_publish(seat, epoch, (UINT64_C(1) << SHC_STEP_BITS) - 1);
+}
+
 /* Until the peer has done this step of the current operation. */
 SHC_NODISCARD SHC_INLINE enum shc_status shc_progress_wait(struct shc_wait *wait, int peer,
                                                            uint64_t step)
