@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstring>
 #include <cxxabi.h>
+#include <string>
 #include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -163,6 +164,29 @@ int copyOut(const std::vector<uint8_t> &from, void *value, size_t capacity, size
     return 0;
 }
 
+// A value that no rank writes.
+const std::vector<uint8_t> &nothing()
+{
+    static const std::string &text = *new std::string("shmcoll: nothing");
+    static const auto &bytes = *new std::vector<uint8_t>(text.begin(), text.end());
+    return bytes;
+}
+
+// What is there. A get of an absent key would wait inside the store, and hold its client's lock meanwhile. Instead,
+// nothing() is exchanged for itself. That changes nothing, and returns in one round trip what is there: if nothing, that
+// value. (check, and get, which waits first, are three.)
+std::vector<uint8_t> look(c10d::Store &store, const char *key)
+{
+    return store.compareSet(key, nothing(), nothing());
+}
+
+// The count that add() would return for 0.
+int64_t lookAtCount(c10d::Store &store, const char *key)
+{
+    const std::vector<uint8_t> now = look(store, key);
+    return now == nothing() ? 0 : std::stoll(std::string(now.begin(), now.end()));
+}
+
 } // namespace
 
 shc_store StoreBootstrap::view()
@@ -175,16 +199,10 @@ shc_store StoreBootstrap::view()
             return 0;
         });
     };
-    // A get of an absent key would wait inside the store, and hold its client's lock meanwhile.
-    // Instead, a value that no rank writes is exchanged for itself. That changes nothing, and returns
-    // in one round trip what is there: if nothing, that value. (check, and get, which waits first, are
-    // three.)
     view.get = [](void *ctx, const char *key, void *value, size_t capacity, size_t *bytes) {
         return guarded(ctx, [&](c10d::Store &store) {
-            static const std::string &text = *new std::string("shmcoll: nothing");
-            static const auto &nothing = *new std::vector<uint8_t>(text.begin(), text.end());
-            const std::vector<uint8_t> now = store.compareSet(key, nothing, nothing);
-            return now == nothing ? ENOENT : copyOut(now, value, capacity, bytes);
+            const std::vector<uint8_t> now = look(store, key);
+            return now == nothing() ? ENOENT : copyOut(now, value, capacity, bytes);
         });
     };
     view.check = [](void *ctx, const char *const *keys, size_t count) {
@@ -192,7 +210,13 @@ shc_store StoreBootstrap::view()
             return store.check({keys, keys + count}) ? 0 : ENOENT;
         });
     };
+    // A FileStore appends a record for each add, also of 0: its file would grow as long as the group lives.
     view.add = [](void *ctx, const char *key, int64_t delta, int64_t *value) {
+        if (delta == 0 && static_cast<StoreBootstrap *>(ctx)->isFile_)
+            return guarded(ctx, [&](c10d::Store &store) {
+                *value = lookAtCount(store, key);
+                return 0;
+            });
         return guardedWrite(ctx, [&](c10d::Store &store) {
             *value = store.add(key, delta);
             return 0;

@@ -14,8 +14,8 @@ ROOT = Path(__file__).resolve().parents[2]
 SLOW_WRITE = Path(__file__).with_name("slow_write.c")
 LIMIT_S = 60.0
 
-# Rank 1 ends while its thread asks in the store for late calls, which writes there. It is a process of multiprocessing:
-# one that ends by os._exit, without the destructor of the store, which would wait, too.
+# Rank 1 ends while its thread says in the store that a call is late. It is a process of multiprocessing: one that ends by
+# os._exit, without the destructor of the store, which would wait, too.
 RANK = """
 import ctypes, multiprocessing, sys, time
 import torch
@@ -34,6 +34,7 @@ def be_rank(path, rank):
     slow = {name: ctypes.c_int.in_dll(ctypes.CDLL(None), f"slow_write_{name}")
             for name in ("armed", "begun", "go_on")}
     slow["armed"].value = 1
+    late = dist.all_reduce(torch.ones(4), async_op=True)
     while not slow["begun"].value:
         time.sleep(0.001)
     print("rank 1 ends", flush=True)
@@ -72,3 +73,42 @@ def test_a_process_ends_after_the_write_that_a_thread_is_in(tmp_path: Path) -> N
             assert said == "met\nrank 0 has read all\n"
         finally:
             reader.kill()
+
+
+# Rank 0 prints how long the file is, at first and after many looks for late calls and for ranks that have left.
+IDLE = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+
+path, rank = sys.argv[1], int(sys.argv[2])
+store = dist.FileStore(path, 2)
+dist.init_process_group("shmcoll", store=store, rank=rank, world_size=2)
+dist.all_reduce(torch.ones(4))
+time.sleep(1)
+before = os.path.getsize(path)
+time.sleep(2)
+after = os.path.getsize(path)
+dist.all_reduce(torch.ones(4))
+if rank == 0:
+    print(before, after, flush=True)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.timeout(3 * LIMIT_S)
+def test_the_file_of_a_store_does_not_grow_while_a_group_is_idle(tmp_path: Path) -> None:
+    env = {**os.environ, "SHMCOLL_FAKE_HOSTS": "2x1", "GLOO_SOCKET_IFNAME": "lo"}
+    env["SHMCOLL_LATE_MS"] = "100"
+    command = [sys.executable, "-c", IDLE, str(tmp_path / "store")]
+    with subprocess.Popen([*command, "1"], env=env) as other:
+        try:
+            said = subprocess.run(
+                [*command, "0"], env=env, capture_output=True, text=True, timeout=LIMIT_S
+            )
+            assert said.returncode == 0, said.stderr
+            before, after = map(int, said.stdout.split())
+            assert before == after > 0
+            assert other.wait(LIMIT_S) == 0
+        finally:
+            other.kill()
