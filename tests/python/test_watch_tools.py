@@ -611,6 +611,22 @@ def test_a_failed_group_and_a_process_that_ends_meanwhile(tmp_path: Path) -> Non
     assert [each.exit for each in ended] == [0, -9], ended
 
 
+def test_a_board_that_cannot_be_read_is_said_once_however_long_a_trace_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(board, "RESCAN_S", 0.0)
+    descriptor = foreign_board(layout.VERSION + 1)
+    try:
+        with Watcher([os.getpid()]) as watcher:
+            for _ in range(5):
+                watcher.scan_some(1)
+            assert [
+                f"process {os.getpid()} has a board of" in each for each in watcher.problems
+            ] == [True]
+    finally:
+        os.close(descriptor)
+
+
 # ---- what is printed ----
 
 

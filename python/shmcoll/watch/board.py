@@ -876,11 +876,16 @@ class Watcher:
             except NoBoard:
                 pass
             except BoardError as error:
-                self.problems.append(str(error))
+                self._say(str(error))
             except OSError as error:
                 if read_process(pid):  # it has not ended meanwhile
-                    self.problems.append(f"the board of process {pid} cannot be opened: {error}")
+                    self._say(f"the board of process {pid} cannot be opened: {error}")
         return keys
+
+    def _say(self, problem: str) -> None:
+        """Once, however often scan_some() finds it."""
+        if problem not in self.problems:
+            self.problems.append(problem)
 
     def look(self) -> Snapshot:
         if self._scanned_ns is None or now_ns() - self._scanned_ns >= RESCAN_S * 1e9:
