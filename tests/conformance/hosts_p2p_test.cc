@@ -4,7 +4,7 @@
 #include "tests/support/pattern.h"
 
 extern "C" {
-#include "shm/p2p/remote.h"
+#include "shm/p2p/p2p.h"
 }
 
 #include <algorithm>
@@ -180,6 +180,43 @@ INSTANTIATE_TEST_SUITE_P(Messages, EveryMap,
                                          Map{"Cyclic", {0, 1, 0, 1}},
                                          Map{"TwoAndOneAndThree", {0, 1, 2, 0, 2, 2}}),
                          [](const auto &test) { return std::string(test.param.name); });
+
+// As if 2^32 messages had gone between all ranks so far, all but a few. pre: none has.
+void begin_near_wrap(Group &group)
+{
+    const uint32_t near = UINT32_MAX - 20;
+    shc_p2p *p2p = shc_comm_messages(shc_hosts_get_island(group.hosts));
+    const int members = p2p->env.seat->world_size;
+    for (int remote = 0; remote < p2p->env.remote.count; remote++) {
+        p2p->peers[members + remote].messages = near;
+        p2p->remotes[remote] = {near, near, near, near};
+    }
+    barrier(group);
+}
+
+TEST(HostsMessages, GoOnWhenCountersWrap)
+{
+    constexpr int kMany = 100;
+    run_messages({0, 1}, [&](Group &group) {
+        const int other = 1 - group.rank;
+        begin_near_wrap(group);
+        const auto length_of = [](int i) {
+            return kLengths[static_cast<size_t>(i) % std::size(kLengths)];
+        };
+        std::deque<Message> sent, received;
+        for (int i = 0; i < kMany; i++)
+            sent.emplace_back(group, SHC_SEND, other, 1, bytes_of(group.rank, i, length_of(i)));
+        barrier(group); // by then a sender is ahead of what receives have taken
+        for (int i = 0; i < kMany; i++)
+            received.emplace_back(group, SHC_RECV, other, 1, Bytes(length_of(i), 0));
+        for (int i = 0; i < kMany; i++) {
+            Message &came = received[static_cast<size_t>(i)];
+            EXPECT_EQ(sent[static_cast<size_t>(i)].wait(), SHC_OK) << i;
+            EXPECT_EQ(came.wait(), SHC_OK) << came.text;
+            EXPECT_EQ(came.data.values(), bytes_of(other, i, static_cast<size_t>(came.data.size)));
+        }
+    });
+}
 
 // More than there is credit for: nothing is lost, and the order holds.
 TEST(HostsMessages, ManyBeforeTheReceives)
