@@ -83,7 +83,7 @@ TEST(Lateness, WhatBeganInLostTimeHasLostOnlyTheRest)
 
 TEST(ClockWatch, LosesNothingBetweenUsualLooks)
 {
-    shc_clock_watch watch = {t0, 0};
+    shc_clock_watch watch = {t0, 0, 0};
     EXPECT_EQ(shc_clock_watch_lost(&watch, t0 + 10 * ms), 0u);
     EXPECT_EQ(shc_clock_watch_lost(&watch, t0 + 1020 * ms), 0u) << "a busy machine";
     EXPECT_EQ(shc_clock_watch_lost(&watch, t0 + 1021 * ms), 0u);
@@ -91,18 +91,41 @@ TEST(ClockWatch, LosesNothingBetweenUsualLooks)
 
 TEST(ClockWatch, LosesWhatLiesBetweenTwoLooksThatAreFarApart)
 {
-    shc_clock_watch watch = {t0, 0};
+    shc_clock_watch watch = {t0, 0, 0};
     EXPECT_EQ(shc_clock_watch_lost(&watch, t0 + 60 * s), 60 * s - 10 * ms);
     EXPECT_EQ(shc_clock_watch_lost(&watch, t0 + 60 * s + 10 * ms), 0u);
 }
 
 TEST(ClockWatch, ForgivesAHundredTimesAtMost)
 {
-    shc_clock_watch watch = {t0, 0};
+    shc_clock_watch watch = {t0, 0, 0};
     uint64_t now = t0;
     for (int i = 0; i < 100; i++)
         EXPECT_NE(shc_clock_watch_lost(&watch, now += 2 * s), 0u);
     EXPECT_EQ(shc_clock_watch_lost(&watch, now += 2 * s), 0u);
+}
+
+// A rank that is stopped now and then, for weeks.
+TEST(ClockWatch, ForgivesAgainAfterAMinuteOfUsualLooks)
+{
+    shc_clock_watch watch = {t0, 0, 0};
+    uint64_t now = t0;
+    for (int stop = 0; stop < 250; stop++) {
+        ASSERT_NE(shc_clock_watch_lost(&watch, now += 60 * s), 0u) << "stop " << stop;
+        for (int look = 0; look < 61; look++)
+            ASSERT_EQ(shc_clock_watch_lost(&watch, now += s), 0u);
+    }
+}
+
+TEST(ClockWatch, ForgivesNoMoreARankThatIsAwayAfterLessThanAMinute)
+{
+    shc_clock_watch watch = {t0, 0, 0};
+    uint64_t now = t0;
+    for (int stop = 0; stop < 250; stop++) {
+        EXPECT_EQ(shc_clock_watch_lost(&watch, now += 60 * s) != 0, stop < 100) << stop;
+        for (int look = 0; look < 30; look++)
+            EXPECT_EQ(shc_clock_watch_lost(&watch, now += s), 0u);
+    }
 }
 
 TEST(Words, AreTheSameInAllFormats)

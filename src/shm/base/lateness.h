@@ -90,11 +90,14 @@ SHC_INLINE uint32_t shc_late_hash(uint32_t hash, uint32_t value)
 #define SHC_LOOK_NS    (10 * SHC_NS_PER_MS) /* about what lies between two looks */
 #define SHC_JUMP_NS    SHC_NS_PER_S         /* so much more, and the looking thread was away */
 #define SHC_MOST_JUMPS 100                  /* a rank that is always away is late in the end */
+#define SHC_CALM_NS    (60 * SHC_NS_PER_S)  /* without a jump: then they are counted anew */
 
-/* One thread's looks at the clock. {.looked_ns = now_ns} to begin with. */
+/* One thread's looks at the clock. {.looked_ns = now_ns} to begin with. It may go on for weeks, as long as some message
+ * is pending. */
 struct shc_clock_watch {
     uint64_t looked_ns;
     uint32_t jumps;
+    uint64_t jumped_ns; /* when the last one was seen */
 };
 
 /* That much time went by in a sleep that the thread asked for, and does not count as a jump. */
@@ -109,7 +112,13 @@ SHC_INLINE uint64_t shc_clock_watch_lost(struct shc_clock_watch *watch, uint64_t
 {
     const uint64_t gap_ns = now_ns > watch->looked_ns ? now_ns - watch->looked_ns : 0;
     watch->looked_ns = now_ns;
-    if (gap_ns <= SHC_LOOK_NS + SHC_JUMP_NS || watch->jumps >= SHC_MOST_JUMPS)
+    if (gap_ns <= SHC_LOOK_NS + SHC_JUMP_NS) {
+        if (watch->jumps != 0 && now_ns - watch->jumped_ns >= SHC_CALM_NS)
+            watch->jumps = 0;
+        return 0;
+    }
+    watch->jumped_ns = now_ns;
+    if (watch->jumps >= SHC_MOST_JUMPS)
         return 0;
     watch->jumps++;
     return gap_ns - SHC_LOOK_NS;
