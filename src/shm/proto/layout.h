@@ -55,7 +55,7 @@
 #include <assert.h>
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 41u
+#define SHC_LAYOUT_VERSION 42u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 24
