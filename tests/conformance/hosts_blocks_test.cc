@@ -794,6 +794,28 @@ TEST(HostsDiffer, IsToldOnAllRanks)
         }
 }
 
+// An expanded tensor may be of any size. What eight ranks give the ninth one is 2^64 bytes, which must not be taken for
+// none.
+TEST(HostsDiffer, TensorsLargerThanMemoryAreRefused)
+{
+    const Labels labels = {0, 0, 0, 0, 0, 0, 0, 0, 1};
+    Network network(2);
+    run_hosts(labels, network, [&](Group &group) {
+        if (group.rank == 8)
+            return;
+        const int64_t none = 0, many = int64_t{1} << 57, step = 0;
+        uint8_t element[16] = {};
+        std::vector<shc_tensor> in(9, {nullptr, 1, &none, nullptr}), out(in);
+        in[8] = {element, 1, &many, &step};
+        shc_op op = moving(SHC_ALL_TO_ALL, sizeof element);
+        op.input = {in.data(), 9};
+        op.output = {out.data(), 9};
+        EXPECT_EQ(group.run(op), SHC_ERR_INVALID);
+        EXPECT_NE(std::string(group.error).find("larger than memory"), std::string::npos)
+            << group.error;
+    });
+}
+
 // Data of short calls go along with the records, so no rail has a call: in the records themselves, or as messages, once
 // the first records have said that all lines have them.
 TEST(HostsShort, CallsNeedTheRecordsAlone)

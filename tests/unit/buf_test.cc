@@ -366,6 +366,7 @@ TEST(Buf, WhatOverflowsIsRefused)
     refuse({INT64_MAX}, {}, "larger than memory");
     refuse({1LL << 32, 1LL << 32}, {}, "larger than memory");
     refuse({1LL << 30, 1LL << 30}, {}, "larger than memory");
+    refuse({1LL << 53}, {0}, "larger than memory"); // what 256 ranks have fits 64 bits
     refuse({2}, {INT64_MAX}, "out of memory");
     refuse({2}, {INT64_MIN}, "out of memory");
     refuse({2}, {1LL << 60}, "out of memory");

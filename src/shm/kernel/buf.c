@@ -43,7 +43,7 @@ static enum shc_status check_tensor(const struct shc_tensor *tensor, uint32_t in
     uint64_t total = elem_bytes, reach = 0;
     for (int d = 0; d < tensor->ndim; d++) {
         const int64_t size = tensor->sizes[d];
-        if (shc_mul_overflows(total, (uint64_t)size, &total) || total > PTRDIFF_MAX)
+        if (shc_mul_overflows(total, (uint64_t)size, &total) || total > SHC_BUF_MAX_BYTES)
             return shc_fail(SHC_ERR_INVALID, "tensor %u is larger than memory", index);
         if (!tensor->strides || size == 1)
             continue;
@@ -115,7 +115,7 @@ static SHC_NOINLINE enum shc_status init_list(struct shc_buf *buf,
             continue;
         gap = gap || !dense || (flat && (char *)tensor->data != flat + total);
         flat = flat ? flat : tensor->data;
-        if (__builtin_add_overflow(total, bytes, &total) || total > PTRDIFF_MAX)
+        if (__builtin_add_overflow(total, bytes, &total) || total > SHC_BUF_MAX_BYTES)
             return shc_fail(SHC_ERR_INVALID, "the tensors are larger than memory");
     }
     *buf = (struct shc_buf){

@@ -22,12 +22,14 @@ struct shc_buf {
 
 /*
  * Checks and measures the list. SHC_ERR_INVALID: negative size, ndim out of 0..SHC_BUF_MAX_DIMS, a
- * size or a byte count that overflows, no data for a non-empty tensor; with `writable`, a tensor
+ * size that overflows or more than SHC_BUF_MAX_BYTES, no data for a non-empty tensor; with `writable`, a tensor
  * that overlaps itself (expanded, or windows that share elements). Two tensors of the list may
  * still overlap: shc_sides_check() checks that. Tensors that follow one another in memory without a
  * gap count as one contiguous piece.
  */
 #define SHC_BUF_MAX_DIMS 64
+/* No memory has as many. An expanded tensor may say that it has, and what all ranks of a host say must fit 64 bits. */
+#define SHC_BUF_MAX_BYTES ((uint64_t)1 << 55)
 SHC_NODISCARD enum shc_status shc_buf_init(struct shc_buf *buf, const struct shc_tensors *tensors,
                                            uint32_t elem_bytes, bool writable);
 
