@@ -849,6 +849,30 @@ TEST(HostsShort, CallsNeedTheRecordsAlone)
     }
 }
 
+// Messages are shorter where there are more hosts, and of more than 16 there are none.
+TEST(HostsShort, ManyHostsHaveShorterMessages)
+{
+    struct Case {
+        int hosts;
+        size_t bytes; // of the longest blocks that go along
+    };
+    for (const Case &one : {Case{4, 87380}, Case{16, 17476}, Case{18, 896}})
+        for (const size_t more : {0, 4}) {
+            SCOPED_TRACE(one.hosts);
+            Network network(one.hosts);
+            const auto world = static_cast<size_t>(one.hosts);
+            const std::vector<size_t> sizes(world, (one.bytes + more) / 4);
+            run_hosts(many_hosts(one.hosts, 1), network, [&](Group &group) {
+                EXPECT_EQ(group.run(op_of(SHC_BARRIER)), SHC_OK) << group.error;
+                check_gather(group, 4, sizes, -1, false, 0);
+                check_gather(group, 4, sizes, 2, false, 1);
+                check_scatter(group, 4, sizes[0], world, one.hosts - 1, 2);
+            });
+            const int records = 4 * one.hosts;
+            EXPECT_EQ(network.calls() > records, more > 0 || one.hosts > 16);
+        }
+}
+
 // Hosts 0 and 3 give each other more than fits a message, so the call is a long one. The others do not know that when
 // they send theirs, and those must not be taken for messages of the next call.
 TEST(HostsShort, AnAllToAllThatIsLongForTwoHostsLeavesNoMessages)
