@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -362,6 +363,46 @@ def test_groups_that_ask_for_gloo_may_be_over_hosts() -> None:
     mixed = outcomes(WORLD, body, "1hhh", env=FAKE)
     assert [outcome.value for outcome in mixed] in ([ours] * WORLD, [gloos] * WORLD), mixed
     assert any("the ranks differ about SHMCOLL_FOR_GLOO" in outcome.output for outcome in mixed)
+
+
+def stop_others(rank: Rank, times: int) -> None:
+    """Stops one rank after the other for longer than a wait for a message lasts before it begins again."""
+    for i in range(times):
+        pid = rank.board[1 + i % (WORLD - 1)]
+        os.kill(pid, signal.SIGSTOP)
+        time.sleep(0.03)
+        os.kill(pid, signal.SIGCONT)
+        time.sleep(0.005)
+
+
+def test_data_are_right_while_ranks_are_stopped_for_moments() -> None:
+    """Each size is of another way: in the record, as a message, over the rails."""
+
+    def body(rank: Rank) -> int:
+        rank.init()
+        rank.board[rank.rank] = os.getpid()
+        dist.barrier()
+        stopper = threading.Thread(target=stop_others, args=(rank, 30), daemon=True)
+        if rank.rank == 0:
+            stopper.start()
+        calls, goes_on = 0, torch.ones(1)
+        while goes_on.item():
+            for count in (1000, 15_000, 16_384, 16_385, 60_000):
+                root, calls = calls % WORLD, calls + 1
+                t = torch.full((count,), float(calls if rank.rank == root else 0))
+                dist.broadcast(t, root)
+                assert (t == calls).all()
+                dist.all_reduce(t)
+                assert (t == WORLD * calls).all()
+                given = [torch.full((count,), calls + 10.0 * rank.rank + r) for r in range(WORLD)]
+                taken = [torch.zeros(count) for _ in range(WORLD)]
+                dist.all_to_all(taken, given)
+                assert all((taken[r] == calls + 10 * r + rank.rank).all() for r in range(WORLD))
+            goes_on.fill_(float(stopper.is_alive()))
+            dist.broadcast(goes_on, 0)
+        return calls
+
+    assert min(run(WORLD, body, env=FAKE)) > 0
 
 
 @pytest.mark.parametrize("victim", [2, 3])
