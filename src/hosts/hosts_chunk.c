@@ -28,7 +28,7 @@ static enum shc_status pass(const struct shc_hosts_steps *steps, uint64_t count,
 {
     struct shc_hosts_chunk chunks[SHC_HOSTS_DEPTH] = {{{0, 0}, {0, 0}, 0, NULL}};
     enum shc_status st = SHC_OK;
-    for (uint64_t turn = 0; turn < count + SHC_HOSTS_DEPTH - 1; turn++)
+    for (uint64_t turn = 0; turn < count + SHC_HOSTS_DEPTH - 1 && st == SHC_OK; turn++)
         for (uint64_t step = 0; step < SHC_HOSTS_DEPTH && st == SHC_OK; step++) {
             const uint64_t index = turn - step;
             const int place = (int)(index % SHC_HOSTS_DEPTH);

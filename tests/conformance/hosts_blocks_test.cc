@@ -816,6 +816,20 @@ TEST(HostsDiffer, TensorsLargerThanMemoryAreRefused)
     });
 }
 
+// Host 1 says that a tensor has 2^56 elements. Host 0 finds no other host in the next columns, and makes none of the rest.
+TEST(HostsDiffer, ALengthThatNoHostHasEndsWithTheTimeOut)
+{
+    constexpr size_t kPlaceOfLongest = 64 + 5 * 8; // in struct shc_hosts_said
+    Network network(2);
+    network.change(1, kPlaceOfLongest + 7, 1);
+    run_hosts(kTwoOfTwo, network, [](Group &group) {
+        Lists lists(SHC_ALL_TO_ALL, 4, 200000);
+        lists.op.timeout_ns = SHC_NS_PER_S;
+        const shc_status st = group.run(lists.op);
+        EXPECT_TRUE(st != SHC_OK || group.place.host == 1);
+    });
+}
+
 // Data of short calls go along with the records, so no rail has a call: in the records themselves, or as messages, once
 // the first records have said that all lines have them.
 TEST(HostsShort, CallsNeedTheRecordsAlone)
