@@ -273,6 +273,9 @@ struct shc_hosts_data {
                                 int to);
     /* Makes what the island gets of what all hosts gave; NULL: it gets nothing. */
     enum shc_status (*make)(const struct shc_hosts_call *call, const void *ctx, char *to);
+    /* Compares what only this operation's records have; NULL: nothing. Before messages are awaited, because those of
+     * hosts that disagree on their size do not come. */
+    enum shc_status (*compare)(const struct shc_hosts_call *call, const void *ctx);
 };
 
 /* The leader: exchanges the record and this host's data, and compares. All ranks: the leader's verdict, and `bytes` that

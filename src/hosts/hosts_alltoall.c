@@ -335,22 +335,30 @@ static enum shc_status take_data(const struct shc_hosts_trade *t, char *to)
 
 /* ---- both ---- */
 
-/* Do all ranks give what others want? *to: the decision. */
-static enum shc_status compare_sizes(const struct shc_hosts_call *call, const void *ctx, char *to)
+/* Do all ranks give what others want? */
+static enum shc_status compare(const struct shc_hosts_call *call, const void *ctx)
+{
+    uint64_t given = 0, wanted = 0;
+    for (int host = 0; host < call->hosts->plan.hosts; host++) {
+        const struct shc_hosts_record *record = shc_hosts_record_of(call->hosts, host);
+        given += record->said.sizes.given;
+        wanted += record->said.sizes.wanted;
+    }
+    return given == wanted ? SHC_OK : shc_hosts_sizes_differ(ctx);
+}
+
+/* *to: the decision, and the data. */
+static enum shc_status decide(const struct shc_hosts_call *call, const void *ctx, char *to)
 {
     const struct shc_hosts_trade *t = ctx;
     struct shc_hosts *hosts = call->hosts;
     struct shc_hosts_sizes all = {.width = UINT64_MAX, .carried = 1};
     for (int host = 0; host < hosts->plan.hosts; host++) {
         const struct shc_hosts_sizes *one = &shc_hosts_record_of(hosts, host)->said.sizes;
-        all.given += one->given;
-        all.wanted += one->wanted;
         all.width = shc_min_size(all.width, one->width);
         all.longest = one->longest > all.longest ? one->longest : all.longest;
         all.carried &= one->carried;
     }
-    if (all.given != all.wanted)
-        return shc_hosts_sizes_differ(t);
     if (all.width == 0)
         return shc_hosts_fail(hosts, SHC_ERR_UNSUPPORTED,
                               "all_to_all: a group of %d ranks on %d hosts cannot move elements of "
@@ -520,7 +528,8 @@ static enum shc_status finish(void *ctx, struct shc_hosts_chunk *chunk, int plac
 static enum shc_status run(struct shc_hosts_trade *t)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
-    const struct shc_hosts_data data = {t, message, compare_sizes};
+    const struct shc_hosts_data data = {
+        .ctx = t, .message = message, .make = decide, .compare = compare};
     const struct shc_hosts_steps steps = {{begin, NULL, finish}, t, shc_hosts_blocks_cut};
     struct decision decision;
     uint64_t comes;

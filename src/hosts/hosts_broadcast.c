@@ -77,7 +77,7 @@ static enum shc_status run_short(const struct shc_hosts_call *call)
     struct shc_hosts *hosts = call->hosts;
     const struct shc_slice all = {0, call->count};
     const uint64_t bytes = call->count * call->elem_bytes;
-    const struct shc_hosts_data broadcast = {NULL, message, take};
+    const struct shc_hosts_data broadcast = {.message = message, .make = take};
     char *given = shc_hosts_data_given(hosts, bytes), *data;
     if (is_root(call))
         shc_vector_read(&call->op->input, call->elem_bytes, all, given);

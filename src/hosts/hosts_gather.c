@@ -100,7 +100,8 @@ static enum shc_status run_short(struct gathering *g)
     SHC_TRY(shc_hosts_swap(hosts, hosts->stage.narrow, give, given, take));
     for (int host = 0; host < plan->hosts && host_gets(g); host++)
         all += host_bytes(&g->blocks, host);
-    const struct shc_hosts_data blocks = {g, message, host_gets(g) ? take_data : NULL};
+    const struct shc_hosts_data blocks = {
+        .ctx = g, .message = message, .make = host_gets(g) ? take_data : NULL};
     SHC_TRY(shc_hosts_meet(g->call, all, &blocks, &data));
     for (int i = 0; i < plan->world && g->gets; i++)
         data += shc_hosts_blocks_write(&g->blocks, plan->rank_at[i], 0, data);

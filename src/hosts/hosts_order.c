@@ -121,7 +121,7 @@ static enum shc_status run_short(const struct ordered *o)
     const struct shc_hosts_call *call = o->call;
     struct shc_hosts *hosts = call->hosts;
     const struct shc_slice all = {0, o->count};
-    const struct shc_hosts_data entries = {o, message, add};
+    const struct shc_hosts_data entries = {.ctx = o, .message = message, .make = add};
     const double factor = call->op->premul;
     char *entry = hosts->stage.narrow, *sum;
     uint64_t sizes[SHC_MAX_WORLD];

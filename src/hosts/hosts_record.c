@@ -262,6 +262,8 @@ enum shc_status shc_hosts_meet(const struct shc_hosts_call *call, size_t bytes,
         return tell(hosts, SHC_OK, bytes);
     enum shc_status st = shc_hosts_messages_begin(call, data, &messages);
     st = shc_hosts_agree_leaders(call, st);
+    if (st == SHC_OK && data && data->compare)
+        st = data->compare(call, data->ctx);
     if (st == SHC_OK)
         st = shc_hosts_messages_await(hosts, messages.receives);
     if (st == SHC_OK && data && data->make)

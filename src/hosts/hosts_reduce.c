@@ -109,7 +109,8 @@ static enum shc_status run_short(const struct shc_hosts_sum *r)
     const struct shc_slice all = {0, call->count};
     const int64_t count = (int64_t)call->count;
     const uint64_t bytes = call->count * r->elem_bytes;
-    const struct shc_hosts_data sums = {r, message, host_gets(r) ? add : NULL};
+    const struct shc_hosts_data sums = {
+        .ctx = r, .message = message, .make = host_gets(r) ? add : NULL};
     char *from, *sum;
     SHC_TRY(load(r, all, &from));
     const struct shc_tensor in = shc_hosts_flat(from, &count);

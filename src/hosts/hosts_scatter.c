@@ -130,7 +130,7 @@ static enum shc_status give(const struct scattering *s, char *given)
 static enum shc_status run_short(struct scattering *s)
 {
     struct shc_hosts *hosts = s->call->hosts;
-    const struct shc_hosts_data blocks = {s, message, take};
+    const struct shc_hosts_data blocks = {.ctx = s, .message = message, .make = take};
     const uint64_t own = shc_hosts_blocks_size(&s->blocks, hosts->rank);
     char *data;
     s->blocks.width = UINT64_MAX; /* whole blocks */

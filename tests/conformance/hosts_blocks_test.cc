@@ -555,7 +555,7 @@ std::vector<Difference> differences()
              for (int64_t &size : lists.sizes)
                  size += rank == 3;
          },
-         "all_gather #1 (int32["},
+         "all_gather #2 (int32["},
         {"GatherLists", SHC_ALL_GATHER_UNEVEN,
          [=](Lists &lists, int rank) {
              one_in(lists, rank);
@@ -567,17 +567,17 @@ std::vector<Difference> differences()
              one_in(lists, rank);
              lists.op.dtype = rank == 3 ? SHC_FLOAT32 : SHC_INT32;
          },
-         "all_gather #1 (float32["},
+         "all_gather #2 (float32["},
         {"TradedDtypes", SHC_ALL_TO_ALL,
          [](Lists &lists, int rank) { lists.op.dtype = rank == 3 ? SHC_FLOAT32 : SHC_INT32; },
-         "all_to_all #1 (float32) on "},
+         "all_to_all #2 (float32) on "},
         {"OpaqueTypes", SHC_ALL_TO_ALL,
          [](Lists &lists, int rank) {
              lists.op.dtype = SHC_OPAQUE;
              lists.op.elem_bytes = 4;
              lists.op.dtype_tag = rank == 3 ? 5 : 3;
          },
-         "all_to_all #1 (opaque, type 5 of 4 bytes) on "},
+         "all_to_all #2 (opaque, type 5 of 4 bytes) on "},
         {"Roots", SHC_GATHER,
          [=](Lists &lists, int rank) {
              one_in(lists, rank);
@@ -589,7 +589,7 @@ std::vector<Difference> differences()
              one_out(lists, rank);
              lists.op.kind = rank == 3 ? SHC_REDUCE_SCATTER_UNEVEN : SHC_REDUCE_SCATTER;
          },
-         "reduce_scatter #1 (int32["},
+         "reduce_scatter #2 (int32["},
         {"Sums", SHC_REDUCE_SCATTER,
          [=](Lists &lists, int rank) {
              one_out(lists, rank);
@@ -598,7 +598,7 @@ std::vector<Difference> differences()
          ", avg)"},
         {"TradesAcross", SHC_ALL_TO_ALL,
          [](Lists &lists, int rank) { lists.sizes[0] += rank == 3; },
-         "calls of \"0\" differ: all_to_all #1: rank 3 sends <n+1> elements to rank 0, which "
+         "calls of \"0\" differ: all_to_all #2: rank 3 sends <n+1> elements to rank 0, which "
          "expects <n>"},
         {"TradesAtHome", SHC_ALL_TO_ALL,
          [](Lists &lists, int rank) { lists.sizes[4 + 2] -= rank == 3; },
@@ -775,16 +775,17 @@ std::string with_count(const std::string &words, int64_t count)
     return text;
 }
 
-// Before a byte of any output has changed, on all ranks; short calls, and long ones.
+// Before a byte of any output has changed, on all ranks; short calls, those with messages, and long ones.
 TEST(HostsDiffer, IsToldOnAllRanks)
 {
     for (const Difference &difference : differences())
-        for (const int64_t count : {100, 100000}) {
+        for (const int64_t count : {100, 3000, 100000}) {
             SCOPED_TRACE(difference.name);
             Network network(2);
             run_hosts(kTwoOfTwo, network, [&](Group &group) {
                 Lists lists(difference.kind, 4, count);
                 difference.make(lists, group.rank);
+                EXPECT_EQ(group.run(op_of(SHC_BARRIER)), SHC_OK) << group.error;
                 EXPECT_EQ(group.run(lists.op), SHC_ERR_MISMATCH) << group.error;
                 EXPECT_NE(std::string(group.error).find(with_count(difference.words, count)),
                           std::string::npos)
