@@ -169,7 +169,7 @@ static size_t lay_out(struct shc_hosts *hosts, char *base)
     PART(stage->said, ranks * sizeof(struct shc_hosts_said));
     PART(stage->record, all > 2 ? all * record : record);
     PART(stage->records, all * record);
-    const size_t given = shc_hosts_payloads_bytes(hosts), in_records = all * hosts->payload_bytes;
+    const size_t given = shc_hosts_data_bytes(hosts), in_records = all * hosts->payload_bytes;
     PART(stage->given, given);
     PART(stage->taken, shc_hosts_leads(hosts) ? given : 0);
     PART(stage->verdict, 64 + (given > in_records ? given : in_records));

@@ -148,6 +148,12 @@ SHC_INLINE struct shc_hosts_record *shc_hosts_record_of(const struct shc_hosts *
     return (struct shc_hosts_record *)(void *)at;
 }
 
+/* The leader: this host's, before hosts meet. */
+SHC_INLINE struct shc_hosts_record *shc_hosts_own_record(const struct shc_hosts *hosts)
+{
+    return (struct shc_hosts_record *)(void *)hosts->stage.record;
+}
+
 /* The payload of a record. */
 SHC_INLINE char *shc_hosts_payload(struct shc_hosts_record *record)
 {
@@ -268,7 +274,8 @@ SHC_NODISCARD enum shc_status shc_hosts_announce(const struct shc_hosts_call *ca
 /* The data of a short call (hosts_payload.c). */
 struct shc_hosts_data {
     const void *ctx;
-    /* Bytes of what `from` gives that are a message to `to`: none if they are in the record. Both hosts say the same. */
+    /* Bytes of what `from` gives that are a message to `to`: none if they are in the record. Both hosts say the same.
+     * shc_hosts_message_of() says it where all others get the same. */
     struct shc_slice (*message)(const struct shc_hosts_call *call, const void *ctx, int from,
                                 int to);
     /* Makes what the island gets of what all hosts gave; NULL: it gets nothing. */
@@ -301,11 +308,18 @@ SHC_NODISCARD enum shc_status shc_hosts_agree(const struct shc_hosts_call *call,
 /* The longest message along with a record; 0: there are none. The same on all hosts. */
 uint64_t shc_hosts_message_bytes(const struct shc_hosts *hosts);
 
+/* Of a host that gives all others the same bytes: the message to one that gets them. None if they fit the record. */
+SHC_INLINE struct shc_slice shc_hosts_message_of(const struct shc_hosts *hosts, uint64_t bytes,
+                                                 bool gets)
+{
+    return (struct shc_slice){0, gets && bytes > hosts->payload_bytes ? bytes : 0};
+}
+
 /* A call whose hosts give all others the same bytes is short if these are at most so many. */
 uint64_t shc_hosts_short_bytes(const struct shc_hosts *hosts);
 
 /* Room for what all hosts give in a short call. */
-size_t shc_hosts_payloads_bytes(const struct shc_hosts *hosts);
+size_t shc_hosts_data_bytes(const struct shc_hosts *hosts);
 
 /* Where a host's data are put that are `bytes` in all, before hosts meet. */
 char *shc_hosts_data_given(const struct shc_hosts *hosts, uint64_t bytes);

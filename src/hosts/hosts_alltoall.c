@@ -239,10 +239,10 @@ static uint64_t read_leaving(const struct shc_hosts_trade *t, char *to)
 }
 
 /* The leader: what came by local ranks, by hosts. */
-static void sort_leaving(const struct shc_hosts_trade *t, const char *from)
+static void sort_leaving(struct shc_hosts_trade *t, const char *from)
 {
     const struct shc_hosts *hosts = t->blocks.hosts;
-    char *payload = shc_hosts_payload((struct shc_hosts_record *)(void *)hosts->stage.record);
+    char *payload = shc_hosts_payload(shc_hosts_own_record(hosts));
     char *in_record = payload + head_bytes(t), *in_messages = hosts->stage.given;
     const char *at[SHC_MAX_WORLD];
     for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
@@ -251,7 +251,10 @@ static void sort_leaving(const struct shc_hosts_trade *t, const char *from)
             from += given_to_host(t, local, host);
     }
     for (int host = 0; host < hosts->plan.hosts; host++) {
-        char **to = are_in_record(t, all_given_to(t, host)) ? &in_record : &in_messages;
+        const bool is_message = !are_in_record(t, all_given_to(t, host));
+        char **to = is_message ? &in_messages : &in_record;
+        if (is_message)
+            t->message_at[host] = (uint64_t)(in_messages - hosts->stage.given);
         const uint32_t place = (uint32_t)(in_record - payload);
         memcpy(payload + (size_t)host * sizeof place, &place, sizeof place);
         for (int local = 0; local < shc_hosts_trade_ranks(t); local++) {
@@ -263,7 +266,7 @@ static void sort_leaving(const struct shc_hosts_trade *t, const char *from)
     }
 }
 
-static enum shc_status bring_to_leader(const struct shc_hosts_trade *t)
+static enum shc_status bring_to_leader(struct shc_hosts_trade *t)
 {
     struct shc_hosts *hosts = t->blocks.hosts;
     uint64_t give[SHC_MAX_WORLD] = {0}, take[SHC_MAX_WORLD] = {0};
@@ -284,12 +287,7 @@ static struct shc_slice message(const struct shc_hosts_call *call, const void *c
     const struct shc_hosts_trade *t = ctx;
     const bool goes = from == call->hosts->host;
     const uint64_t bytes = goes ? all_given_to(t, to) : all_wanted_from(t, from);
-    struct shc_slice part = {0, are_a_message(t, bytes) ? bytes : 0};
-    for (int host = 0; host < to && goes && t->fits; host++) {
-        const uint64_t before = all_given_to(t, host);
-        part.first += are_a_message(t, before) ? before : 0;
-    }
-    return part;
+    return (struct shc_slice){t->message_at[to], are_a_message(t, bytes) ? bytes : 0};
 }
 
 /* Where the data of a host for this one are, `bytes` of them; NULL: its record says what no host says. */

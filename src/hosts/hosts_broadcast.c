@@ -57,11 +57,10 @@ static void store(const struct shc_hosts_call *call, struct shc_slice part, cons
 static struct shc_slice message(const struct shc_hosts_call *call, const void *ctx, int from,
                                 int to)
 {
-    const uint64_t bytes = call->count * call->elem_bytes;
-    const bool goes = from == root_host(call) && bytes > call->hosts->payload_bytes;
     (void)ctx;
     (void)to;
-    return (struct shc_slice){0, goes ? bytes : 0};
+    return shc_hosts_message_of(call->hosts, call->count * call->elem_bytes,
+                                from == root_host(call));
 }
 
 static enum shc_status take(const struct shc_hosts_call *call, const void *ctx, char *to)

@@ -66,9 +66,8 @@ static struct shc_slice message(const struct shc_hosts_call *call, const void *c
                                 int to)
 {
     const struct gathering *g = ctx;
-    const uint64_t bytes = host_bytes(&g->blocks, from);
-    const bool gets = g->root_host < 0 || g->root_host == to;
-    return (struct shc_slice){0, gets && bytes > call->hosts->payload_bytes ? bytes : 0};
+    return shc_hosts_message_of(call->hosts, host_bytes(&g->blocks, from),
+                                g->root_host < 0 || g->root_host == to);
 }
 
 /* All hosts' blocks, one after the other. */

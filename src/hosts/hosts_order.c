@@ -93,9 +93,8 @@ static bool is_short(const struct ordered *o)
 static struct shc_slice message(const struct shc_hosts_call *call, const void *ctx, int from,
                                 int to)
 {
-    const uint64_t bytes = host_bytes(ctx, from);
     (void)to;
-    return (struct shc_slice){0, bytes > call->hosts->payload_bytes ? bytes : 0};
+    return shc_hosts_message_of(call->hosts, host_bytes(ctx, from), true);
 }
 
 static enum shc_status add(const struct shc_hosts_call *call, const void *ctx, char *to)

@@ -17,7 +17,7 @@ static size_t room_of(const struct shc_hosts *hosts)
     return shc_align_up(shc_hosts_eager_bytes(hosts->plan.hosts), 64);
 }
 
-size_t shc_hosts_payloads_bytes(const struct shc_hosts *hosts)
+size_t shc_hosts_data_bytes(const struct shc_hosts *hosts)
 {
     return (size_t)hosts->plan.hosts * room_of(hosts);
 }
@@ -35,8 +35,8 @@ uint64_t shc_hosts_short_bytes(const struct shc_hosts *hosts)
 
 char *shc_hosts_data_given(const struct shc_hosts *hosts, uint64_t bytes)
 {
-    struct shc_hosts_record *own = (struct shc_hosts_record *)(void *)hosts->stage.record;
-    return bytes <= hosts->payload_bytes ? shc_hosts_payload(own) : hosts->stage.given;
+    return bytes <= hosts->payload_bytes ? shc_hosts_payload(shc_hosts_own_record(hosts))
+                                         : hosts->stage.given;
 }
 
 const char *shc_hosts_data_taken(const struct shc_hosts *hosts, int host, uint64_t first,

@@ -22,7 +22,7 @@
 static void fill(const struct shc_hosts_call *call, enum shc_status st)
 {
     struct shc_hosts *hosts = call->hosts;
-    struct shc_hosts_record *record = (struct shc_hosts_record *)(void *)hosts->stage.record;
+    struct shc_hosts_record *record = shc_hosts_own_record(hosts);
     record->said = shc_hosts_said_of(call);
     record->said.sizes = hosts->sizes;
     record->said.sizes.rate = hosts->known_rate ? hosts->known_rate : shc_gate_rate(hosts->gate);

@@ -90,10 +90,8 @@ static struct shc_slice message(const struct shc_hosts_call *call, const void *c
                                 int to)
 {
     const struct shc_hosts_sum *r = ctx;
-    const uint64_t bytes = call->count * r->elem_bytes;
-    const bool goes = one_gets(r, to) && bytes > call->hosts->payload_bytes;
     (void)from;
-    return (struct shc_slice){0, goes ? bytes : 0};
+    return shc_hosts_message_of(call->hosts, call->count * r->elem_bytes, one_gets(r, to));
 }
 
 static enum shc_status add(const struct shc_hosts_call *call, const void *ctx, char *to)

@@ -238,7 +238,7 @@ static enum shc_status damaged(const struct work *work, int host)
 static enum shc_status hear(struct work *work, bool *here)
 {
     struct shc_hosts *hosts = work->hosts;
-    char *payload = shc_hosts_payload((struct shc_hosts_record *)(void *)hosts->stage.record);
+    char *payload = shc_hosts_payload(shc_hosts_own_record(hosts));
     const uint64_t own = work->island.sum_count;
     if (shc_hosts_leads(hosts)) {
         memcpy(payload, &own, sizeof own);

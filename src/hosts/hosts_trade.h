@@ -14,6 +14,8 @@ struct shc_hosts_trade {
     uint64_t *table;
     uint64_t each;
     bool fits; /* the call is short for this host */
+    uint64_t
+        message_at[SHC_HOSTS_EAGER_HOSTS]; /* the leader, of a short call: where a host's begins */
 };
 
 #define SHC_HOSTS_WHOLE (UINT64_MAX / 64) /* the width of a column that has whole tensors */
