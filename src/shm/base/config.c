@@ -166,7 +166,8 @@ static void tell_misspelt(void)
     for (char **entry = environ; entry && *entry; entry++) {
         const size_t bytes = strcspn(*entry, "=");
         char name[PREFIX_BYTES + 32];
-        if (strncmp(*entry, PREFIX, 2) != 0 || bytes >= sizeof name || is_known(*entry, bytes))
+        if (strncmp(*entry, PREFIX, 2) != 0 || /* of a misspelt prefix, too */
+            bytes >= sizeof name || is_known(*entry, bytes))
             continue;
         snprintf(name, sizeof name, "%.*s", (int)bytes, *entry);
         const char *meant = find_meant(name);
