@@ -95,24 +95,11 @@ void check_scatter(Group &group, const Case &c)
 
 void check_all(const Labels &labels, const std::vector<Case> &cases, const HostsOptions &how)
 {
-    for (const size_t part : {0, 1}) {
-        Network network(host_count(labels));
-        if (part == 1)
-            network.refuse_messages();
-        run_hosts(
-            labels, network,
-            [&](Group &group) {
-                for (size_t i = 0; i < cases.size(); i++) {
-                    if (i / 2 % 2 != part)
-                        continue;
-                    check_whole(group, cases[i]);
-                    check_scatter(group, cases[i]);
-                    if (testing::Test::HasFatalFailure())
-                        return;
-                }
-            },
-            how);
-    }
+    const auto check = [&](Group &group, size_t number) {
+        check_whole(group, cases[number]);
+        check_scatter(group, cases[number]);
+    };
+    run_cases(labels, cases.size(), check, how);
 }
 
 class HostsOrder : public testing::TestWithParam<Map>

@@ -159,6 +159,27 @@ void run_hosts(const Labels &labels, Network &network,
         options);
 }
 
+void run_cases(const Labels &labels, size_t count,
+               const std::function<void(HostsGroup &, size_t)> &run, const HostsOptions &how)
+{
+    for (const size_t half : {0, 1}) {
+        Network network(host_count(labels));
+        if (half == 1)
+            network.refuse_messages();
+        run_hosts(
+            labels, network,
+            [&](HostsGroup &group) {
+                for (size_t number = 0; number < count; number++) {
+                    if (number / 4 % 2 == half)
+                        run(group, number);
+                    if (testing::Test::HasFatalFailure())
+                        return;
+                }
+            },
+            how);
+    }
+}
+
 Elements::Elements(const Bytes &values, size_t elem_bytes, bool strided)
     : bytes(elem_bytes), stride(strided ? 3 : 1),
       size(static_cast<int64_t>(values.size() / elem_bytes)), step(static_cast<int64_t>(stride)),

@@ -89,6 +89,12 @@ HostsOptions with_rails(int rails);
 void run_hosts(const Labels &labels, Network &network,
                const std::function<void(HostsGroup &)> &body, const HostsOptions &how = {});
 
+// Runs numbers 0 to count - 1, until one fails for good: four over lines with messages, the next four over lines without,
+// where more calls are long ones, and so on.
+void run_cases(const Labels &labels, size_t count,
+               const std::function<void(HostsGroup &, size_t number)> &run,
+               const HostsOptions &how = {});
+
 // Elements with gaps between them, or without.
 struct Elements {
     Elements(const Bytes &values, size_t elem_bytes, bool strided);
