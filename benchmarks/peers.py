@@ -5,6 +5,7 @@
     python benchmarks/peers.py --against old/libshmcoll.so   # is the change a gain? 8 bytes: in_turns.py
     python benchmarks/peers.py --setting SHMCOLL_TUNING=turn=128k  # would that be better here?
     python benchmarks/peers.py -d bfloat16,float16                # compared with our own float32
+    python benchmarks/peers.py -k -o broadcast,reduce             # rank 0 is the root each time
     python benchmarks/peers.py -w -o stream                       # of data that has just been stored
     python benchmarks/peers.py -w -u -o sendrecv                  # and what came is read, which counts, too
     python benchmarks/peers.py --core build/gpu                   # with a library that is built already

@@ -360,9 +360,15 @@ static void renumber(struct call *call, enum side side)
     call->size_given = call->size_got = (int64_t)(bytes / shc_dtype_bytes(numbers->dtype));
 }
 
+/* The root of turn i: each rank in turn, unless it stays. */
+static int root_of(const struct call *call, int i)
+{
+    return call->kind->rooted && !call->world->root_stays ? i % call->world->size : 0;
+}
+
 void call_run(struct call *call, enum side side, int i)
 {
-    const int root = call->kind->rooted ? i % call->world->size : 0;
+    const int root = root_of(call, i);
     if (call->kind->both) {
         call->kind->both(call, side, i);
         return;
@@ -394,7 +400,7 @@ static bool gives(const struct call *call, int i)
     if (kind->both)
         return call->world->rank < 2 && passes(call, i, true);
     const bool root_gives = kind->ours == SHC_SCATTER;
-    return !in_place(kind) && (!root_gives || call->world->rank == i % call->world->size);
+    return !in_place(kind) && (!root_gives || call->world->rank == root_of(call, i));
 }
 
 void call_rewrite(const struct call *call, int i)
@@ -406,7 +412,7 @@ void call_rewrite(const struct call *call, int i)
 /* Has this rank a result in turn i? */
 static bool ends_with_data(const struct call *call, int i)
 {
-    const int rank = call->world->rank, root = i % call->world->size;
+    const int rank = call->world->rank, root = root_of(call, i);
     if (call->kind->shape == NOTHING)
         return false;
     if (call->kind->both)
@@ -442,7 +448,7 @@ bool call_right(struct call *call, enum side side, int i)
     const struct world *world = call->world;
     if (!sums_floats(&world->numbers[side]))
         return numbers_come_out(call, side);
-    const int root = call->kind->rooted ? i % world->size : 0;
+    const int root = root_of(call, i);
     const size_t given = blocks(call, true) * (size_t)call->count;
     const size_t got = blocks(call, false) * (size_t)call->count;
     for (size_t k = 0; k < got; k++)

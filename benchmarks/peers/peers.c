@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  *   mpirun -n 2 peers DIRECTORY [-o OP,OP] [-b MIN] [-e MAX] [-f FACTOR] [-r ROUNDS] [-t MS]
- *                               [-a LIBRARY] [-s NAME=VALUE] [-d DTYPE,DTYPE] [-i] [-w] [-u] [-j FILE]
+ *                               [-a LIBRARY] [-s NAME=VALUE] [-d DTYPE,DTYPE] [-i] [-k] [-w] [-u] [-j FILE]
  *
  * DIRECTORY: an empty one, where the ranks meet. LIBRARY: another libshmcoll.so, in the place of MPI,
  * with that variable in its environment. -d (or all): all_reduce of these dtypes with each reduction
  * that they have; the second side is our own sum of as many bytes of float32. -i: also the sizes half
- * way to the next one. -w: before each operation a rank that gives data stores to all of it, in the
+ * way to the next one. -k: the root is always rank 0, which may run ahead of the others where it gives. -w: before each operation a rank that gives data stores to all of it, in the
  * measured time. -u: after each operation a rank that got data reads all of it, in the measured time. -j: a
  * line of JSON per row, with every round.
  * benchmarks/peers.py compiles and starts this.
@@ -35,6 +35,7 @@ struct options {
     double factor, ms;
     int rounds;
     bool between; /* also the sizes half way to the next one */
+    bool root_stays;
     bool rewrite; /* what is given, each time */
     bool use;     /* what was got, each time */
     FILE *json;   /* rank 0's */
@@ -67,7 +68,7 @@ static FILE *open_json(const char *path)
 static struct options options_of(int argc, char **argv, int rank)
 {
     struct options o = {.min = 8, .max = 32 << 20, .factor = 4, .ms = 20, .rounds = 7};
-    for (int c; (c = getopt(argc, argv, "o:b:e:f:r:t:a:s:d:iwuj:")) != -1;) {
+    for (int c; (c = getopt(argc, argv, "o:b:e:f:r:t:a:s:d:ikwuj:")) != -1;) {
         if (c == 'o')
             o.ops = optarg;
         else if (c == 'b')
@@ -88,6 +89,8 @@ static struct options options_of(int argc, char **argv, int rank)
             o.dtypes = optarg;
         else if (c == 'i')
             o.between = true;
+        else if (c == 'k')
+            o.root_stays = true;
         else if (c == 'w')
             o.rewrite = true;
         else if (c == 'u')
@@ -95,7 +98,7 @@ static struct options options_of(int argc, char **argv, int rank)
         else if (c == 'j')
             o.json = rank == 0 ? open_json(optarg) : NULL;
         else
-            fail("options: -o -b -e -f -r -t -a -s -d -i -w -u -j; see the source");
+            fail("options: -o -b -e -f -r -t -a -s -d -i -k -w -u -j; see the source");
     }
     o.directory = argv[optind];
     if (!o.directory || o.min < 1 || o.max < o.min || o.factor <= 1 || o.rounds < 1 ||
@@ -315,6 +318,7 @@ int main(int argc, char **argv)
     MPI_Comm_rank(MPI_COMM_WORLD, &world.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &world.size);
     struct options o = options_of(argc, argv, world.rank);
+    world.root_stays = o.root_stays;
     if (o.dtypes && world.size != 2)
         fail("-d is for two ranks");
     world.given = make_buffer(o.max);

@@ -43,6 +43,7 @@ struct world {
     int rank, size;
     struct build builds[2];    /* of both sides */
     struct numbers numbers[2]; /* that they reduce */
+    bool root_stays;           /* rank 0 is the root of each operation that has one */
     bool renumbered;           /* the two differ; all_reduce of two ranks only */
     float *given, *got;        /* room for the largest size each, page-aligned */
 };
@@ -55,7 +56,7 @@ struct call;
 struct call *call_make(const struct world *world, const char *op, size_t bytes);
 void call_free(struct call *call);
 
-/* The i-th time; roots take turns. Ends the program when it fails. */
+/* The i-th time; roots take turns, unless `root_stays`. Ends the program when it fails. */
 void call_run(struct call *call, enum side side, int i);
 
 /* Stores to what this rank gives the i-th time, as who computes it does. */
