@@ -53,12 +53,14 @@ void run_one(Rank &rank, shc_op_kind kind, size_t block)
     ASSERT_EQ(shc_run(rank.comm, &op), SHC_OK) << error_text();
 }
 
-void note_every_message(Rank &rank, shc_op_kind kind, size_t bytes, int messages)
+// handed_over: the first one goes through slots that the other rank of two gave in, by ordinary stores.
+void note_every_message(Rank &rank, shc_op_kind kind, size_t bytes, int messages,
+                        bool handed_over = false)
 {
     for (int i = 0; i < messages; i++) {
         const std::vector<double> before = noted(rank, kind);
         run_one(rank, kind, bytes / sizeof(float));
-        EXPECT_EQ(noted(rank, kind) != before, stores(rank, kind))
+        EXPECT_EQ(noted(rank, kind) != before, stores(rank, kind) && !(handed_over && i == 0))
             << "message " << i << " of " << bytes << " bytes, operation " << kind << ", rank "
             << rank.rank << " of " << rank.world;
     }
@@ -81,8 +83,9 @@ TEST(CopyTrials, AreNotedWithEveryMessage)
             all_modes().front(), world,
             [](Rank &rank) {
                 for (shc_op_kind kind : {SHC_BROADCAST, SHC_REDUCE, SHC_GATHER, SHC_SCATTER}) {
-                    note_every_message(rank, kind, 256 << 10,
-                                       40); // a trial of each mode, and beyond
+                    const bool gives_next = kind == SHC_REDUCE || kind == SHC_SCATTER;
+                    note_every_message(rank, kind, 256 << 10, 40, // a trial of each mode, and more
+                                       gives_next && rank.world == 2);
                     note_every_message(rank, kind, 2 << 20, 2);
                     note_every_message(rank, kind, 6 << 20, 1); // fills the slots again and again
                 }

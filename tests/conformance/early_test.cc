@@ -11,6 +11,7 @@ extern "C" {
 }
 
 #include <cstring>
+#include <functional>
 #include <gtest/gtest.h>
 
 using namespace shmcoll::test;
@@ -42,8 +43,19 @@ float next_place(const Rank &rank, int root, size_t chunk = 0)
     return value;
 }
 
-// Before this rank calls anything: the root is in the next call, and has stored something, or has not.
-void watch_root(const Rank &rank, int root, float value, Early early)
+// The first value in the first place of the last operation.
+float last_place(const Rank &rank)
+{
+    const shc_arena &arena = rank.comm->arena;
+    const shc_arena_places &last = arena.in_bcast_slots;
+    float value;
+    memcpy(&value, shc_arena_bcast_slots(&arena, last.owner) + last.first, sizeof value);
+    return value;
+}
+
+// Before this rank calls anything: the root is in the next call, and the value is in its place, or it is not.
+void watch_place(const Rank &rank, int root, const std::function<float()> &place, float value,
+                 Early early)
 {
     const uint64_t begun_ns = shc_clock_ns(), mine = newest_epoch(rank, rank.rank);
     const uint64_t limit_ns = 10 * SHC_NS_PER_S;
@@ -52,10 +64,15 @@ void watch_root(const Rank &rank, int root, float value, Early early)
     ASSERT_NE(newest_epoch(rank, root), mine) << "the root is late";
     if (early == Early::kWaits)
         shc_os_sleep_ns(20 * SHC_NS_PER_MS);
-    while (early == Early::kBegins && next_place(rank, root) != value &&
-           shc_clock_ns() - begun_ns < limit_ns)
+    while (early == Early::kBegins && place() != value && shc_clock_ns() - begun_ns < limit_ns)
         shc_os_sleep_ns(SHC_NS_PER_MS);
-    EXPECT_EQ(next_place(rank, root) == value, early == Early::kBegins) << "value " << value;
+    EXPECT_EQ(place() == value, early == Early::kBegins) << "value " << value;
+}
+
+void watch_root(const Rank &rank, int root, float value, Early early)
+{
+    watch_place(
+        rank, root, [&rank, root] { return next_place(rank, root); }, value, early);
 }
 
 // `value` first; no chunk is like another.
@@ -287,14 +304,80 @@ TEST(EarlyRoots, ChangeNoOutputWhereCallsDiffer)
     }
 }
 
-// Both take themselves for the root, and store to one hand-off slot: neither takes anything.
-TEST(EarlyRoots, WhoAreTwoChangeNoOutput)
+// 256 KiB, which change hands where two ranks give in turns.
+const size_t kHanded = 65536;
+
+// The other rank comes when the value is in the place of the last operation.
+void broadcast_there(const Rank &rank, int root, float value, Early early)
+{
+    if (rank.rank != root)
+        watch_place(
+            rank, root, [&rank] { return last_place(rank); }, value, early);
+    broadcast(rank, root, value, kHanded);
+}
+
+TEST(EarlyRoots, WhoGiveInTurnsFillTheSlotsThatTheyHaveRead)
 {
     run_two("", [](Rank &rank) {
+        const shc_arena_places &last = rank.comm->arena.in_bcast_slots;
+        for (int root : {0, 1}) {
+            barrier(rank);
+            broadcast(rank, root, 1.f, kHanded);
+            broadcast(rank, root, 2.f, kHanded); // again at once: in slots of its own
+            EXPECT_EQ(last.owner, root);
+            const size_t first = last.first;
+            for (int round = 0; round < 4; round++) {
+                broadcast_there(rank, (root + 1 + round) % 2, static_cast<float>(3 + round),
+                                Early::kBegins);
+                EXPECT_EQ(last.owner, root);
+                EXPECT_EQ(last.first, first);
+            }
+            reduce(rank, 1 - root, 1.f, kHanded); // its root gave last, and gets now
+            EXPECT_EQ(last.owner, root);
+            gather(rank, root, 1.f, kHanded);
+            EXPECT_EQ(last.owner, root);
+        }
+    });
+}
+
+TEST(EarlyRoots, WhoGiveInTurnsWaitWhereExchangeCellsMayStillBeRead)
+{
+    run_two("", [](Rank &rank) {
+        broadcast(rank, 0, 1.f, kHanded);
+        for (int root : {1, 0}) {
+            all_reduce(rank, kCount); // makes another arena the first time
+            broadcast(rank, 1 - root, 2.f, kHanded);
+            all_reduce(rank, kCount);
+            broadcast_there(rank, root, 3.f, Early::kWaits);
+            EXPECT_EQ(rank.comm->arena.in_bcast_slots.owner, 1 - root);
+        }
+    });
+}
+
+TEST(EarlyRoots, WhoGiveMuchInTurnsUseTheirOwnSlots)
+{
+    run_two("", [](Rank &rank) {
+        for (int round = 0; round < 4; round++) {
+            broadcast(rank, round % 2, 1.f); // 1.2 MB
+            EXPECT_EQ(rank.comm->arena.in_bcast_slots.owner, round % 2);
+        }
+    });
+}
+
+// Both take themselves for the root, and store to one hand-off slot, or to the same broadcast slots: neither
+// takes anything.
+class EarlyRootsOfTwo : public ::testing::TestWithParam<size_t>
+{
+};
+
+TEST_P(EarlyRootsOfTwo, ChangeNoOutput)
+{
+    const size_t count = GetParam();
+    run_two("", [count](Rank &rank) {
         const float mine = static_cast<float>(7 + rank.rank);
         for (int round = 0; round < 3; round++)
-            broadcast(rank, round % 2, static_cast<float>(round), 4096);
-        std::vector<float> values(4096, mine);
+            broadcast(rank, round % 2, static_cast<float>(round), count);
+        std::vector<float> values(count, mine);
         int64_t size;
         shc_tensor tensor = vector_of(values, &size);
         shc_op op = op_of(SHC_BROADCAST);
@@ -302,9 +385,11 @@ TEST(EarlyRoots, WhoAreTwoChangeNoOutput)
         op.input = op.output = {&tensor, 1};
         EXPECT_EQ(shc_run(rank.comm, &op), SHC_ERR_MISMATCH);
         EXPECT_NE(error_text().find("root"), std::string::npos) << error_text();
-        EXPECT_TRUE(same(values, std::vector<float>(4096, mine)));
+        EXPECT_TRUE(same(values, std::vector<float>(count, mine)));
     });
 }
+
+INSTANTIATE_TEST_SUITE_P(EarlyRoots, EarlyRootsOfTwo, ::testing::Values(1024, 4096, kHanded));
 
 // As many chunks as there are slots, fewer and more, with slots that do not halve evenly, from roots that
 // take turns and may be late; the counts make pieces of all sizes.

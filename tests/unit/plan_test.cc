@@ -164,7 +164,7 @@ TEST(Arena, APlaceIsFreeWhereTheOperationBeforeUsedNoByteOfIt)
         for (size_t first = 0; first < ring; first++)
             for (size_t used = 1; used <= 2 * ring; used++) {
                 shc_arena arena = {};
-                arena.in_bcast_slots = {epoch - 1, first, used, ring};
+                arena.in_bcast_slots = {epoch - 1, first, used, ring, -1, -1};
                 std::set<size_t> bytes;
                 for (size_t i = 0; i < used; i++)
                     bytes.insert((first + i) % ring);
@@ -174,20 +174,33 @@ TEST(Arena, APlaceIsFreeWhereTheOperationBeforeUsedNoByteOfIt)
                         bool clear = used < ring;
                         for (size_t i = at; i < at + size; i++)
                             clear = clear && bytes.count(i) == 0;
-                        EXPECT_EQ(shc_arena_is_free(&arena, epoch, at, size), clear)
+                        EXPECT_EQ(shc_arena_is_free(&arena, epoch, -1, at, size), clear)
                             << ring << " " << first << " " << used << " " << at << " " << size;
-                        EXPECT_TRUE(shc_arena_is_free(&arena, epoch + 1, at, size));
+                        EXPECT_TRUE(shc_arena_is_free(&arena, epoch + 1, -1, at, size));
                     }
             }
+}
+
+// Slots of different owners are different places, unless in one of the two flows each rank uses its own.
+TEST(Arena, APlaceOfAnotherOwnerIsFree)
+{
+    for (int last : {-1, 0, 1})
+        for (int owner : {-1, 0, 1}) {
+            shc_arena arena = {};
+            arena.in_bcast_slots = {6, 0, 128, 1024, last, last};
+            const bool apart = last >= 0 && owner >= 0 && last != owner;
+            EXPECT_EQ(shc_arena_is_free(&arena, 7, owner, 0, 128), apart) << last << " " << owner;
+            EXPECT_TRUE(shc_arena_is_free(&arena, 7, owner, 128, 128));
+        }
 }
 
 TEST(Arena, NoPlaceIsFreeBehindAnExchange)
 {
     shc_arena arena = {};
     shc_exchange_note(&arena, 6);
-    EXPECT_FALSE(shc_arena_is_free(&arena, 6, 0, 64));
-    EXPECT_FALSE(shc_arena_is_free(&arena, 7, 0, 64));
-    EXPECT_TRUE(shc_arena_is_free(&arena, 8, 0, 64));
+    EXPECT_FALSE(shc_arena_is_free(&arena, 6, -1, 0, 64));
+    EXPECT_FALSE(shc_arena_is_free(&arena, 7, -1, 0, 64));
+    EXPECT_TRUE(shc_arena_is_free(&arena, 8, -1, 0, 64));
     EXPECT_EQ(arena.stored_epoch, 6u);
     EXPECT_EQ(shc_arena_places_end(&arena.in_bcast_slots), 0u) << "nobody has in_bcast_slots";
 }

@@ -6,6 +6,9 @@
 
 #define EAGER_BYTES ((size_t)64 << 10) /* stored without waiting for the others (STAGE-20) */
 
+/* Longer messages do not change hands (STAGE-56): non-temporal stores may be faster for them. */
+#define HAND_OVER_BYTES ((size_t)1 << 20)
+
 /*
  * Chunks through broadcast slots (STAGE-13 to STAGE-22).
  * S: bytes of one giver's input. n: number of chunks.
@@ -46,13 +49,14 @@ static struct shc_span chunk_of(const struct shc_flow *flow, uint64_t k)
     return shc_plan_chunk(flow->total_bytes, flow->cut.chunk_bytes, k);
 }
 
-/* The trial of copy modes for what this rank stores. NULL: the message is too short to be worth
- * one. */
-static struct shc_copy_trial *trial_of(const struct shc_task *task)
+/* The trial of copy modes for what this rank stores. NULL: the message is too short to be worth one, or
+ * the lines that it stores to are in this rank's cache. */
+static struct shc_copy_trial *trial_for(const struct shc_flow *flow)
 {
-    return shc_select_streams(task->tuning, task->in.bytes)
-               ? shc_copy_trial_for(task->trials, task->in.bytes)
-               : NULL;
+    const struct shc_task *task = flow->task;
+    if (flow->cut.handed_over || !shc_select_streams(task->tuning, task->in.bytes))
+        return NULL;
+    return shc_copy_trial_for(task->trials, task->in.bytes);
 }
 
 /* After chunk k: notes a round when it is full. At the end of this rank's input, which may come before the
@@ -87,7 +91,6 @@ static void begin_meter(struct flow_run *run)
     const size_t input = shc_min_size(flow->task->in.bytes, flow->total_bytes);
     const uint64_t own = shc_plan_chunk_count(input, flow->cut.chunk_bytes);
     run->meter = flow->meter;
-    run->meter.trial = trial_of(flow->task);
     if (!run->meter.trial)
         return;
     const bool tries = shc_copy_trial_tries(run->meter.trial);
@@ -110,12 +113,18 @@ static size_t place_of(const struct shc_flow *flow, uint64_t k)
     return (cut->first + k) % cut->depth * cut->place_bytes;
 }
 
+/* Where the rank stores chunk k. */
+static char *bcast_slot_of(const struct shc_flow *flow, int rank, uint64_t k)
+{
+    const int owner = flow->cut.owner >= 0 ? flow->cut.owner : rank;
+    return shc_arena_bcast_slots(flow->task->arena, owner) + place_of(flow, k);
+}
+
 static char *slot_of(const struct flow_run *run, int rank, uint64_t k)
 {
-    const struct shc_task *task = run->flow->task;
     if (run->small) /* one after the other in one operation: nothing changes hands */
-        return shc_seat_slot_in(task->seat, rank, k);
-    return shc_arena_bcast_slots(task->arena, rank) + place_of(run->flow, k);
+        return shc_seat_slot_in(run->flow->task->seat, rank, k);
+    return bcast_slot_of(run->flow, rank, k);
 }
 
 static uint64_t step(const struct shc_flow *flow, uint64_t number)
@@ -193,8 +202,7 @@ enum shc_status shc_check_length(struct shc_task *task, uint64_t chunk_count)
 
 void shc_give_piece(struct shc_task *task, struct shc_span piece, char *slot)
 {
-    const struct shc_copy_trial *trial = trial_of(task);
-    if (trial && trial->mode == SHC_COPY_NON_TEMPORAL)
+    if (task->trial && task->trial->mode == SHC_COPY_NON_TEMPORAL)
         shc_task_stream(task, piece.offset, slot, piece.bytes);
     else
         shc_task_read(task, piece.offset, slot, piece.bytes);
@@ -211,19 +219,46 @@ enum shc_status shc_small_slots_reuse(struct shc_task *task)
     return shc_progress_wait_all(&task->wait, 1);
 }
 
-/* Cuts the message into places of broadcast slots, chunk 0 after those of the last run; or into
- * small slots. */
+/* The only rank of two that gives. -1: there is none. */
+static int lone_giver(const struct shc_flow *flow)
+{
+    if (flow->task->seat->world_size != 2)
+        return -1;
+    return flow->giver >= 0 ? flow->giver : flow->taker >= 0 ? 1 - flow->taker : -1;
+}
+
+/*
+ * Which places of broadcast slots: after those of the last run. But if the other one of two ranks gave alone in
+ * the last run, the giver takes the places of that run, which it has read: their lines are in its cache, and no
+ * rank needs them any more (STAGE-56).
+ */
+static void choose_places(const struct shc_flow *flow, struct shc_cut *cut)
+{
+    const struct shc_arena_places *last = &flow->task->arena->in_bcast_slots;
+    const int giver = lone_giver(flow);
+    const size_t end = shc_arena_places_end(last);
+    cut->owner = giver;
+    cut->first = (uint32_t)(shc_div_ceil(end, cut->place_bytes) % cut->depth);
+    if (giver < 0 || last->ring == 0 || last->giver != 1 - giver ||
+        flow->total_bytes > HAND_OVER_BYTES)
+        return;
+    cut->handed_over = true;
+    cut->owner = last->owner;
+    cut->first = (uint32_t)(last->first / cut->place_bytes % cut->depth);
+}
+
+/* Cuts the message into places of broadcast slots, or into small slots. */
 static struct shc_cut cut_for(const struct shc_flow *flow, bool arena)
 {
     const struct shc_task *task = flow->task;
-    struct shc_cut cut = {.place_bytes = SHC_SMALL_SLOT_BYTES, .depth = SHC_SMALL_SLOTS};
+    struct shc_cut cut = {
+        .place_bytes = SHC_SMALL_SLOT_BYTES, .depth = SHC_SMALL_SLOTS, .owner = -1};
     if (arena) {
         const struct shc_arena_geometry *g = &task->arena->geometry;
         cut.place_bytes = shc_select_piece(task->tuning, flow->total_bytes, g->bcast_slot_bytes,
                                            task->seat->world_size);
         cut.depth = (uint32_t)(g->bcast_slot_depth * g->bcast_slot_bytes / cut.place_bytes);
-        const size_t end = shc_arena_places_end(&task->arena->in_bcast_slots);
-        cut.first = (uint32_t)(shc_div_ceil(end, cut.place_bytes) % cut.depth);
+        choose_places(flow, &cut);
     }
     /* The size of opaque elements may not divide it. */
     cut.chunk_bytes = cut.place_bytes - cut.place_bytes % task->call.elem_bytes;
@@ -241,6 +276,8 @@ static void leave_places(const struct flow_run *run)
         .first = cut->first * cut->place_bytes,
         .bytes = (size_t)cut->chunk_count * cut->place_bytes,
         .ring = cut->depth * cut->place_bytes,
+        .giver = lone_giver(run->flow),
+        .owner = cut->owner,
     };
     if (run->gives)
         task->arena->stored_epoch = task->wait.epoch;
@@ -250,8 +287,13 @@ static void leave_places(const struct flow_run *run)
 static bool is_free(const struct shc_flow *flow, uint64_t k)
 {
     const struct shc_task *task = flow->task;
-    return k < flow->cut.depth && shc_arena_is_free(task->arena, task->wait.epoch,
-                                                    place_of(flow, k), flow->cut.place_bytes);
+    const struct shc_cut *cut = &flow->cut;
+    if (k >= cut->depth)
+        return false;
+    if (cut->handed_over)
+        return !shc_arena_may_have_cells(task->arena, task->wait.epoch);
+    return shc_arena_is_free(task->arena, task->wait.epoch, cut->owner, place_of(flow, k),
+                             cut->place_bytes);
 }
 
 /* Cuts the message once, before leave_places() notes the places of this run. Without an arena
@@ -262,6 +304,7 @@ static void cut_once(struct shc_flow *flow, bool arena)
         return;
     flow->cut = cut_for(flow, arena);
     flow->announced = flow->announced && is_free(flow, 0);
+    flow->task->trial = flow->meter.trial = trial_for(flow);
 }
 
 /* If this rank stored nothing in the operation before, all slots are free: it has met all other
@@ -277,8 +320,7 @@ static void begin_chunk(struct shc_flow *flow)
 {
     struct shc_task *task = flow->task;
     const uint64_t k = flow->begun++;
-    flow->give(task, chunk_of(flow, k),
-               shc_arena_bcast_slots(task->arena, task->seat->rank) + place_of(flow, k));
+    flow->give(task, chunk_of(flow, k), bcast_slot_of(flow, task->seat->rank, k));
 }
 
 void shc_flow_begin(struct shc_flow *flow)
@@ -288,9 +330,8 @@ void shc_flow_begin(struct shc_flow *flow)
     /* A rank that only takes learns after its call line whether chunk 0 is announced. */
     if (!flow->announced || !is_giver(flow, task->seat->rank))
         return;
-    flow->meter.trial = trial_of(task);
-    shc_copy_meter_begin(&flow->meter);
     cut_once(flow, true);
+    shc_copy_meter_begin(&flow->meter);
     if (flow->announced)
         begin_chunk(flow);
     shc_copy_meter_pause(&flow->meter);
@@ -299,13 +340,12 @@ void shc_flow_begin(struct shc_flow *flow)
 void shc_flow_go_on(struct shc_flow *flow)
 {
     struct shc_task *task = flow->task;
-    struct shc_copy_trial *trial = trial_of(task);
-    if (!task->arena->made || !is_giver(flow, task->seat->rank) ||
-        is_taker(flow, task->seat->rank) || (trial && shc_copy_trial_tries(trial)))
+    if (!task->arena->made || !is_giver(flow, task->seat->rank) || is_taker(flow, task->seat->rank))
         return;
-    flow->meter.trial = trial;
-    shc_copy_meter_begin(&flow->meter);
     cut_once(flow, true);
+    if (task->trial && shc_copy_trial_tries(task->trial))
+        return;
+    shc_copy_meter_begin(&flow->meter);
     const bool eager = flow->total_bytes <= EAGER_BYTES;
     while (flow->begun < flow->cut.chunk_count && may_store(flow, flow->begun)) {
         if ((!eager && shc_call_all_here(&task->wait)) || shc_group_failed(task->seat))
@@ -327,7 +367,7 @@ static void ask_ahead(const struct flow_run *run)
 {
     const struct shc_task *task = run->flow->task;
     const struct shc_cut *cut = &run->flow->cut;
-    const struct shc_copy_trial *trial = trial_of(task);
+    const struct shc_copy_trial *trial = task->trial;
     if (run->small || run->takes || (trial && trial->mode == SHC_COPY_NON_TEMPORAL) ||
         run->flow->total_bytes > task->tuning->prefetch_bytes)
         return;

@@ -24,6 +24,8 @@ struct shc_cut {
     uint32_t depth;     /* number of places */
     uint32_t first;     /* place of chunk 0 */
     uint64_t chunk_count;
+    int owner; /* whose broadcast slots these are; -1: each rank's own, or there is no arena */
+    bool handed_over; /* the rank that gives has read them in the last flow (STAGE-56) */
 };
 
 /*

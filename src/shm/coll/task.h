@@ -55,6 +55,7 @@ struct shc_task {
     const void *more;      /* what an algorithm passes to its own callbacks */
     /* SHC_COPY_TRIALS of its kind: the copy modes of one-way stores. */
     struct shc_copy_trial *trials;
+    struct shc_copy_trial *trial; /* the one of the flow under way; NULL: ordinary stores */
     bool cma;              /* the kernel may copy out of this rank's memory, and out of others' */
     struct shc_pool *pool; /* threads that help with large pieces; may be NULL */
     char *scratch;         /* SHC_SCRATCH_BYTES, for memory that is not contiguous */

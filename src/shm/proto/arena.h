@@ -26,7 +26,8 @@
  * Broadcast slots, per rank: one writer, all others read. They are refilled when
  * all readers show progress past their read. An operation begins after the slots of the last one, so that
  * all are used in turn: a line that is stored to again has then left its readers' nearest caches. After an
- * operation's meeting no rank still reads anything of an earlier operation.
+ * operation's meeting no rank still reads anything of an earlier operation. Two ranks that give in turns hand
+ * slots over as they hand cells over: the one that has read them fills them next (STAGE-56).
  *
  * A rank's range begins with the cells of slot 0 of all pairs that lie in it. The cells of the other slots
  * follow, and its broadcast slots share memory with these. No operation stores to both, and after a meeting
@@ -73,11 +74,13 @@ struct shc_arena_geometry {
     size_t range_bytes;        /* one rank's share of the segment, whole pages */
 };
 
-/* Bytes of every rank's broadcast slots that an operation used, or may have used: that many from there on,
- * and after `ring` from the first one on again. */
+/* Bytes of broadcast slots that an operation used, or may have used: that many from there on, and after `ring`
+ * from the first one on again. */
 struct shc_arena_places {
     uint64_t epoch;
-    size_t first, bytes, ring;
+    size_t first, bytes, ring; /* ring 0: no operation has used any yet */
+    int giver;                 /* of two ranks: the only one that gave; -1: there was none */
+    int owner;                 /* whose slots they are; -1: each rank's own */
 };
 
 struct shc_arena {
@@ -214,18 +217,25 @@ SHC_INLINE size_t shc_arena_places_end(const struct shc_arena_places *places)
     return places->ring > 0 ? (places->first + places->bytes) % places->ring : 0;
 }
 
+/* May the others still read cells, which lie where the broadcast slots do? The same answer on all ranks. */
+SHC_INLINE bool shc_arena_may_have_cells(const struct shc_arena *arena, uint64_t epoch)
+{
+    return arena->swapped_epoch + 1 >= epoch;
+}
+
 /*
- * May a rank store to that many bytes of its broadcast slots from there on before it has met the others in
- * this operation? The others may still be in the operation before. They have met this rank in that one, so
- * everything older has been read. The same answer on all ranks.
+ * May a rank store to that many bytes of the owner's broadcast slots from there on (owner -1: of its own) before
+ * it has met the others in this operation? The others may still be in the operation before. They have met this
+ * rank in that one, so everything older has been read. The same answer on all ranks.
  */
-SHC_INLINE bool shc_arena_is_free(const struct shc_arena *arena, uint64_t epoch, size_t first,
-                                  size_t bytes)
+SHC_INLINE bool shc_arena_is_free(const struct shc_arena *arena, uint64_t epoch, int owner,
+                                  size_t first, size_t bytes)
 {
     const struct shc_arena_places *last = &arena->in_bcast_slots;
-    if (arena->swapped_epoch + 1 >= epoch)
+    const bool apart = owner >= 0 && last->owner >= 0 && owner != last->owner;
+    if (shc_arena_may_have_cells(arena, epoch))
         return false;
-    if (last->epoch + 1 < epoch)
+    if (last->epoch + 1 < epoch || apart)
         return true;
     const size_t end = last->first + last->bytes;
     const size_t again = end > last->ring ? end - last->ring : 0; /* bytes from the first slot on */
