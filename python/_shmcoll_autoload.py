@@ -18,7 +18,7 @@ TYPE_CHECKING = False  # typing's own would take four fifths of the time of `imp
 if TYPE_CHECKING:
     from typing import Any
 
-LAYOUT = 42  # the library's SHC_LAYOUT_VERSION (src/shm/proto/layout.h)
+LAYOUT = 43  # the library's SHC_LAYOUT_VERSION (src/shm/proto/layout.h)
 
 
 def create(options: Any, backend_options: object) -> object:

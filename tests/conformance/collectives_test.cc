@@ -397,7 +397,7 @@ const char *const kExtremes[] = {
     "chunk=32m,turn=128k,depth=4,broadcast_slot=128k,broadcast_depth=32,flag_latency=128k,"
     "all_reduce.direct_exchange=128k,prefetch_up_to=0,output.non_temporal_from=0",
     // everything through the small slots that they can carry
-    "inline=0,small=8k,small_of_two=8k,handoff=32k,staging.non_temporal_from=0",
+    "inline=0,small=8k,small_of_two=8k,handoff=8k,staging.non_temporal_from=0",
     // everything in chunks
     "inline=0,small=0,small_of_two=0,handoff=0,all_reduce.direct_exchange=0,turn=128k,"
     "staging.non_temporal_from=never",

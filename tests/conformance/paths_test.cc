@@ -52,10 +52,10 @@ struct Pinned {
 const Pinned kPinned[] = {
     // clang-format off
     {SHC_BARRIER, 2, "- | - | - | - | - | - | -"},
-    {SHC_BROADCAST, 2, "call line | hand-off | hand-off | hand-off | pipelined | pipelined | pipelined"},
-    {SHC_GATHER, 2, "call line | hand-off | hand-off | hand-off | pipelined | pipelined | pipelined"},
-    {SHC_SCATTER, 2, "call line | hand-off | hand-off | hand-off | pipelined | pipelined | pipelined"},
-    {SHC_REDUCE, 2, "call line | hand-off | hand-off | hand-off | pipelined | pipelined | pipelined"},
+    {SHC_BROADCAST, 2, "call line | hand-off | hand-off | pipelined | pipelined | pipelined | pipelined"},
+    {SHC_GATHER, 2, "call line | hand-off | hand-off | pipelined | pipelined | pipelined | pipelined"},
+    {SHC_SCATTER, 2, "call line | hand-off | hand-off | pipelined | pipelined | pipelined | pipelined"},
+    {SHC_REDUCE, 2, "call line | hand-off | hand-off | pipelined | pipelined | pipelined | pipelined"},
     {SHC_ALL_GATHER, 2, "call line | small slot | pipelined | pipelined | pipelined | pipelined | pipelined"},
     {SHC_REDUCE_SCATTER, 2, "call line | small slot | pipelined | pipelined | pipelined | pipelined | pipelined"},
     {SHC_ALL_REDUCE, 2, "call line | small slot | direct exchange | direct exchange | pipelined; push if shared | pipelined; push if shared | unpipelined; push if shared"},

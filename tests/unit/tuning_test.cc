@@ -200,7 +200,7 @@ TEST(Tuning, WhatIsWrongIsNamed)
         {"small=8193", "is not a number from 0 to 8192"},
         {"small=auto", "is not a number from 0 to 8192"},
         {"small_of_two=8193", "is not a number from 0 to 8192"},
-        {"handoff=32769", "is not a number from 0 to 32768"},
+        {"handoff=8193", "is not a number from 0 to 8192"},
         {"prefetch_up_to=2000g", "is not a number from 0 to 1099511627776, nor never"},
         {"chunk=1", "is not a number from 4096 to 33554432, nor auto"},
         {"chunk=never", "\"chunk=never\" is not a number"},
@@ -522,6 +522,8 @@ TEST(Tuning, MayStoreNonTemporallyFromItsKeyOn)
     shc_tuning t = read_good("staging.non_temporal_from=100");
     EXPECT_FALSE(shc_select_streams(&t, 99));
     EXPECT_TRUE(shc_select_streams(&t, 100));
+    EXPECT_FALSE(shc_select_message_streams(&t, 399));
+    EXPECT_TRUE(shc_select_message_streams(&t, 400));
     t = read_good("staging.non_temporal_from=never");
     EXPECT_FALSE(shc_select_streams(&t, size_t{1} << 50));
 }

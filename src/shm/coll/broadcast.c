@@ -5,7 +5,7 @@
  *   path         S           where the bytes go
  *   call line    <= 48 B     In the root's call line.
  *   small slot   <= 8 KiB    In the root's small slot of this epoch's parity.
- *   hand-off     <= 32 KiB   Two ranks: in a hand-off slot, instead of a small slot.
+ *   hand-off     <= 8 KiB    Two ranks: in a hand-off slot, instead of a small slot.
  *   pipelined    above       In chunks through the root's broadcast slots (flow.c).
  *
  * Call line, small slot and hand-off:

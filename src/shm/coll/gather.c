@@ -7,7 +7,7 @@
  *   call line    <= 48 B     In the call lines.
  *   small slot   <= 8 KiB    In each rank's small slot of this epoch's parity. The root of a gather needs
  *                            none. All-gather of two ranks: <= 4 KiB.
- *   hand-off     <= 32 KiB   Gather of two ranks: in a hand-off slot, instead of a small slot.
+ *   hand-off     <= 8 KiB    Gather of two ranks: in a hand-off slot, instead of a small slot.
  *   pipelined    above       In chunks through the broadcast slots of the ranks that give. All-gather of two
  *                            ranks: through the exchange cells of the pair, the first chunk before the call
  *                            line.

@@ -7,7 +7,7 @@
  *   path             S           where the bytes go
  *   call line        <= 40 B     In the call lines. The root reduces.
  *   small slot       <= 8 KiB    In the other ranks' small slots of this epoch's parity. The root reduces.
- *   hand-off         <= 32 KiB   Two ranks: in a hand-off slot, instead of a small slot. The root reduces.
+ *   hand-off         <= 8 KiB    Two ranks: in a hand-off slot, instead of a small slot. The root reduces.
  *   two-phase        <= 8 KiB    Many ranks, if there is a CPU for each. Each rank reduces its slice
  *                                (two_phase.c).
  *   pipelined        above       In chunks through the other ranks' broadcast slots, or small slots without

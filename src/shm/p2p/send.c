@@ -83,7 +83,7 @@ static void post_more(struct shc_p2p *p2p, struct shc_message *m, struct shc_pla
  * ones. */
 static void choose_mode(struct shc_p2p *p2p, struct shc_message *m)
 {
-    const bool streams = shc_select_streams(p2p->env.tuning, m->shape.bytes);
+    const bool streams = shc_select_message_streams(p2p->env.tuning, m->shape.bytes);
     struct shc_copy_trial *trial = shc_copy_trial_for(p2p->trials[m->peer], m->shape.bytes);
     m->meter = (struct shc_copy_meter){.trial = streams ? trial : NULL};
     m->mode = !streams && trial->mode == SHC_COPY_NON_TEMPORAL ? SHC_COPY_LINES : trial->mode;

@@ -45,7 +45,7 @@
  *
  * After the mailboxes, in a world of two:
  *
- *   after the mailboxes         2 * 32768        hand-off slot    the one of two ranks that gives; each reserves one
+ *   after the mailboxes         2 * 8192         hand-off slot    the one of two ranks that gives; each reserves one
  */
 
 #include "shm/base/atomic.h"
@@ -55,7 +55,7 @@
 #include <assert.h>
 
 #define SHC_LAYOUT_MAGIC   0x006c6c6f636d6873ULL /* "shmcoll" */
-#define SHC_LAYOUT_VERSION 42u
+#define SHC_LAYOUT_VERSION 43u
 
 #define SHC_NONCE_BYTES  16
 #define SHC_TUNING_WORDS 24
@@ -326,7 +326,7 @@ struct shc_cma_shm {
 #define SHC_SMALL_SLOT_BYTES    8192
 #define SHC_HAND_OFF_SLOT_RANKS 2 /* a larger world has no hand-off slots */
 #define SHC_HAND_OFF_SLOTS      2
-#define SHC_HAND_OFF_SLOT_BYTES 32768
+#define SHC_HAND_OFF_SLOT_BYTES 8192
 
 #define SHC_ABORT_OFFSET       1024
 #define SHC_DECISION_OFFSET    1152
