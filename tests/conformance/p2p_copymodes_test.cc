@@ -18,7 +18,7 @@ namespace
 {
 
 const size_t kBytes = 64 << 10; // through a part of the buffers
-const size_t kClass = 0;        // of trials
+const size_t kClass = 1;        // of trials
 
 std::vector<unsigned char> content(int tag)
 {

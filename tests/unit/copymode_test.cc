@@ -5,6 +5,7 @@ extern "C" {
 
 #include <gtest/gtest.h>
 #include <random>
+#include <set>
 #include <vector>
 
 namespace
@@ -255,13 +256,34 @@ TEST(CopyTrial, IsOfASize)
 {
     shc_copy_trial trials[SHC_COPY_TRIALS] = {};
     EXPECT_EQ(shc_copy_trial_for(trials, 1), &trials[0]);
-    EXPECT_EQ(shc_copy_trial_for(trials, (128 << 10) - 1), &trials[0]);
-    EXPECT_EQ(shc_copy_trial_for(trials, 128 << 10), &trials[1]);
-    EXPECT_EQ(shc_copy_trial_for(trials, 256 << 10), &trials[1]);
-    EXPECT_EQ(shc_copy_trial_for(trials, 512 << 10), &trials[2]);
-    EXPECT_EQ(shc_copy_trial_for(trials, 16 << 20), &trials[4]);
-    EXPECT_EQ(shc_copy_trial_for(trials, 32 << 20), &trials[5]);
-    EXPECT_EQ(shc_copy_trial_for(trials, SIZE_MAX), &trials[5]);
+    EXPECT_EQ(shc_copy_trial_for(trials, (32 << 10) - 1), &trials[0]);
+    EXPECT_EQ(shc_copy_trial_for(trials, 32 << 10), &trials[1]);
+    EXPECT_EQ(shc_copy_trial_for(trials, (128 << 10) - 1), &trials[1]);
+    EXPECT_EQ(shc_copy_trial_for(trials, 128 << 10), &trials[2]);
+    EXPECT_EQ(shc_copy_trial_for(trials, 256 << 10), &trials[2]);
+    EXPECT_EQ(shc_copy_trial_for(trials, 512 << 10), &trials[3]);
+    EXPECT_EQ(shc_copy_trial_for(trials, 16 << 20), &trials[5]);
+    EXPECT_EQ(shc_copy_trial_for(trials, 32 << 20), &trials[6]);
+    EXPECT_EQ(shc_copy_trial_for(trials, SIZE_MAX), &trials[6]);
+}
+
+// What is not timed follows what is; until then it bypasses the caches.
+TEST(CopyTrial, HasAModeForMessagesThatAreNotTimed)
+{
+    shc_copy_trial trials[SHC_COPY_TRIALS];
+    shc_copy_trials_init(trials, SHC_COPY_MODES, SHC_COPY_LINES);
+    shc_copy_trial &trial = trials[0];
+    EXPECT_EQ(shc_copy_trial_untimed(&trial, true), SHC_COPY_NON_TEMPORAL);
+    EXPECT_EQ(shc_copy_trial_untimed(&trial, false), SHC_COPY_LINES);
+    std::set<shc_copy_mode> seen;
+    for (int i = 0; i < 100; i++) {
+        shc_copy_trial_note(&trial, SHC_COPY_ROUND, SHC_COPY_ROUND);
+        EXPECT_EQ(shc_copy_trial_untimed(&trial, true), trial.mode) << i;
+        EXPECT_EQ(shc_copy_trial_untimed(&trial, false),
+                  trial.mode == SHC_COPY_NON_TEMPORAL ? SHC_COPY_LINES : trial.mode);
+        seen.insert(trial.mode);
+    }
+    EXPECT_EQ(seen.size(), size_t{SHC_COPY_MODES});
 }
 
 } // namespace

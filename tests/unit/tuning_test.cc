@@ -522,8 +522,6 @@ TEST(Tuning, MayStoreNonTemporallyFromItsKeyOn)
     shc_tuning t = read_good("staging.non_temporal_from=100");
     EXPECT_FALSE(shc_select_streams(&t, 99));
     EXPECT_TRUE(shc_select_streams(&t, 100));
-    EXPECT_FALSE(shc_select_message_streams(&t, 399));
-    EXPECT_TRUE(shc_select_message_streams(&t, 400));
     t = read_good("staging.non_temporal_from=never");
     EXPECT_FALSE(shc_select_streams(&t, size_t{1} << 50));
 }

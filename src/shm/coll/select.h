@@ -91,17 +91,11 @@ size_t shc_select_piece(const struct shc_tuning *tuning, size_t bytes, size_t sl
  * have so many bytes? The same on all ranks. */
 bool shc_select_pulls(const struct shc_tuning *tuning, size_t others_bytes, int world_size);
 
-/* May a rank store so many bytes of a one-way operation to staging memory non-temporally? Each rank may decide
- * for itself. */
+/* May a one-way message of so many bytes be stored to staging memory non-temporally? Each rank may decide for
+ * itself. */
 SHC_INLINE bool shc_select_streams(const struct shc_tuning *tuning, size_t bytes)
 {
     return bytes >= tuning->staging_non_temporal_bytes;
-}
-
-/* The same of a message. Shorter ones go through eager buffers and hand-off buffers, which few of them fill. */
-SHC_INLINE bool shc_select_message_streams(const struct shc_tuning *tuning, size_t bytes)
-{
-    return bytes / 4 >= tuning->staging_non_temporal_bytes;
 }
 
 /*

@@ -148,3 +148,11 @@ void shc_copy_trial_note(struct shc_copy_trial *trial, uint64_t bytes, uint64_t 
     else if (has_stayed(trial))
         retry(trial);
 }
+
+enum shc_copy_mode shc_copy_trial_untimed(const struct shc_copy_trial *trial, bool streams)
+{
+    const bool is_new = trial->notes == 0 && best_other(trial) == trial->mode;
+    if (!streams)
+        return trial->mode == SHC_COPY_NON_TEMPORAL ? SHC_COPY_LINES : trial->mode;
+    return is_new ? SHC_COPY_NON_TEMPORAL : trial->mode;
+}

@@ -43,7 +43,7 @@ struct shc_copy_trial {
 
 /* One trial is for sizes up to a factor of four. The time of a byte and the fastest mode depend on
  * how much of a message is waiting, and on which cache it fits into. */
-#define SHC_COPY_TRIALS 6
+#define SHC_COPY_TRIALS 7
 
 /* `modes`: the number of modes that exist, at least two; `mode` is tried first. */
 void shc_copy_trials_init(struct shc_copy_trial trials[SHC_COPY_TRIALS], unsigned modes,
@@ -53,7 +53,7 @@ static inline struct shc_copy_trial *
 shc_copy_trial_for(struct shc_copy_trial trials[SHC_COPY_TRIALS], size_t bytes)
 {
     int i = 0;
-    while (i < SHC_COPY_TRIALS - 1 && bytes >= (size_t)128 << 10 << (2 * i))
+    while (i < SHC_COPY_TRIALS - 1 && bytes >= (size_t)32 << 10 << (2 * i))
         i++;
     return &trials[i];
 }
@@ -69,6 +69,10 @@ void shc_copy_trial_note(struct shc_copy_trial *trial, uint64_t bytes, uint64_t 
 
 /* So many more bytes were stored, and not timed. pre: the trial does not try. */
 void shc_copy_trial_count(struct shc_copy_trial *trial, uint64_t bytes);
+
+/* The mode for a message that is not timed: the one in use. Before anything has been timed, non-temporal stores: at
+ * worst they are a little slower, and ordinary ones several times. streams: it may have such stores. */
+enum shc_copy_mode shc_copy_trial_untimed(const struct shc_copy_trial *trial, bool streams);
 
 /* ---- the meter: measures a writer for a trial ---- */
 

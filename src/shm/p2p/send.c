@@ -79,14 +79,15 @@ static void post_more(struct shc_p2p *p2p, struct shc_message *m, struct shc_pla
     post_piece(p2p, SHC_FRAME_MORE, m, place, next_piece(m, room));
 }
 
-/* Messages shorter than stream_bytes are not timed: they follow the mode of the shortest timed
- * ones. */
+/* Messages that fit in an eager buffer are not timed, since a trial would have them wait for CTS: they follow the
+ * mode of the shortest timed ones. */
 static void choose_mode(struct shc_p2p *p2p, struct shc_message *m)
 {
-    const bool streams = shc_select_message_streams(p2p->env.tuning, m->shape.bytes);
+    const bool streams = shc_select_streams(p2p->env.tuning, m->shape.bytes);
+    const bool timed = streams && m->shape.bytes > SHC_EAGER_BYTES;
     struct shc_copy_trial *trial = shc_copy_trial_for(p2p->trials[m->peer], m->shape.bytes);
-    m->meter = (struct shc_copy_meter){.trial = streams ? trial : NULL};
-    m->mode = !streams && trial->mode == SHC_COPY_NON_TEMPORAL ? SHC_COPY_LINES : trial->mode;
+    m->meter = (struct shc_copy_meter){.trial = timed ? trial : NULL};
+    m->mode = timed ? trial->mode : shc_copy_trial_untimed(trial, streams);
 }
 
 static bool is_tried(const struct shc_message *m)
@@ -231,6 +232,12 @@ static inline enum sending send_all(struct shc_p2p *p2p, struct shc_message *m, 
     if (place.memory == SHC_IN_LINE) {
         if (!shc_pair_draft(pairs, m->peer))
             return NO_LINE;
+        if (fits(p2p, SHC_PROTOCOL_POOL, bytes)) {
+            const enum sending sent = send_by_pool(p2p, m, at_once);
+            if (sent != NO_ROOM)
+                return sent;
+            m->mode = SHC_COPY_PLAIN;
+        }
         if (bytes > SHC_LINE_DATA_BYTES)
             place = shc_eager_lend(pairs, m->peer, SHC_EAGER_WHOLE);
         if (place.memory == SHC_IN_LINE && bytes > SHC_LINE_DATA_BYTES)
