@@ -355,6 +355,24 @@ def test_many_groups_that_fail_are_written_once_each(tmp_path: Path) -> None:
     assert said["groups"][3]["newest"] == 3 and said["groups"][0]["without_dump"] == [1]
 
 
+def test_a_process_that_loses_groups_for_weeks_does_not_fill_the_disk(tmp_path: Path) -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        for _ in range(260):
+            group = dist.new_group([0, 1])
+            if rank.rank == 0:
+                rank.sync()
+                fails(rank, lambda group=group: dist.all_reduce(torch.ones(1), group=group))
+            else:
+                dist.destroy_process_group(group)
+                rank.sync()
+
+    done = outcomes(2, body, env={"SHMCOLL_DUMP": str(tmp_path)})
+    assert len(list(tmp_path.iterdir())) == 256
+    said = "this process has written 256 dumps, and writes no more"
+    assert [outcome.output.count(said) for outcome in done] == [1, 0], done
+
+
 # ---- messages ----
 
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define LOOKS           20  /* at numbers that change while they are copied */
+#define MOST_DUMPS      256 /* of a process */
 #define RECORDS_AT_ONCE 128 /* the rest of a part is as long */
 
 union piece {
@@ -219,14 +220,20 @@ static bool name_file(const struct shc_board_group_shm *part, const char *folder
     return length >= 0 && (size_t)length < capacity;
 }
 
-/* Of a process with many groups all may fail, one after the other. So only its first dump has them all: the
- * process would write as many bytes as the square of their number. */
-static bool is_first(const struct shc_board_header_shm *header)
+/* How many dumps this process has begun. Of a process with many groups all may fail, one after the other. So only
+ * its first dump has them all: the process would write as many bytes as the square of their number. And a job may
+ * make and lose groups for weeks: it must not fill the disk. */
+static uint32_t count_dumps(const struct shc_board_header_shm *header)
 {
-    static shc_a32 process; /* a forked child has a board of its own */
+    static shc_a32 process, count; /* a forked child has a board of its own */
     const uint32_t pid = (uint32_t)SHC_READ_ONCE(header->pid);
     /* acq_rel dump/first: only one thread finds another number there; no other data. */
-    return shc_a32_exchange_acq_rel(&process, pid) != pid;
+    if (shc_a32_exchange_acq_rel(&process, pid) != pid) {
+        /* relaxed: a number that decides nothing else. */
+        shc_a32_store_relaxed(&count, 0);
+    }
+    /* acq_rel dump/count: each dump has its own number; no other data. */
+    return shc_a32_add_acq_rel(&count, 1);
 }
 
 void shc_dump_failure(const struct shc_board *board)
@@ -239,7 +246,12 @@ void shc_dump_failure(const struct shc_board *board)
         warn_once("the name of the folder is too long for a dump", folder, 0);
         return;
     }
-    const int error = shc_dump_write(board->header, board->shm, is_first(board->header), path);
+    const uint32_t before = count_dumps(board->header);
+    if (before >= MOST_DUMPS) {
+        warn_once("this process has written 256 dumps, and writes no more", folder, 0);
+        return;
+    }
+    const int error = shc_dump_write(board->header, board->shm, before == 0, path);
     if (error != 0)
         warn_once("no dump of the group that has failed", folder, error);
     else
