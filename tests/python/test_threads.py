@@ -25,6 +25,13 @@ def reduced(rank: Rank) -> tuple[bool, dict[str, Any]]:
     return torch.equal(data, right), dict(shmcoll.describe(internals=True))
 
 
+def test_there_are_none_unless_they_are_asked_for() -> None:
+    for env in ({}, {"SHMCOLL_THREADS": "0"}):
+        for right, info in run(2, reduced, env=env):
+            assert right
+            assert (info["threads"], info["threads_from"]) == (0, "none asked for")
+
+
 def test_a_number_is_the_number_and_makes_turns_longer() -> None:
     for right, info in run(2, reduced, env={"SHMCOLL_THREADS": "2"}):
         assert right

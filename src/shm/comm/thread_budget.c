@@ -67,7 +67,9 @@ void shc_thread_budget_muster(struct shc_thread_budget *budget, const struct shc
                  share_of(seat, &crowd, seat->rank));
     else
         snprintf(budget->from, sizeof budget->from, "%s",
-                 budget->wish == SHC_THREADS_AUTO ? "auto: counted by another group" : "set");
+                 budget->wish == SHC_THREADS_AUTO ? "auto: counted by another group"
+                 : budget->wish == 0              ? "none asked for"
+                                                  : "set");
     shc_log(SHC_LOG_INFO, "%s: %d reduction threads (%s); every rank has %d",
             shc_seat_member_name(seat, seat->rank).text, shc_pool_size(budget->pool), budget->from,
             budget->agreed);
