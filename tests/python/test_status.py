@@ -665,6 +665,10 @@ def test_it_says_how_it_looked_when_there_is_nothing() -> None:
     done = status(os.getpid())
     assert done.returncode == 3 and done.stderr == ""
     assert f"no shmcoll group in process {os.getpid()}" in done.stdout
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    done = status(gone.pid)
+    assert done.returncode == 3 and done.stdout.startswith(f"no such process: {gone.pid},"), done
     wrong = status("--lat")
     assert wrong.returncode == 64 and "usage:" in wrong.stderr and wrong.stdout == ""
 

@@ -737,6 +737,23 @@ def test_a_group_that_all_ranks_make_waits_for_the_store() -> None:
     assert status.group_verdict(group, 100.0) == []
 
 
+def test_many_ranks_that_others_wait_for_are_counted() -> None:
+    large = dict(world_size=8, global_ranks=list(range(8)), waited_ns=[0] * 8)
+    large |= dict(pids=list(range(4711, 4719)), entered=9, left=8, waits_for=1, waits_since_ns=1)
+    late = dict(entered=8, left=8, waits_for=None)
+
+    def said(absent: int) -> list[str]:
+        members = [
+            member(rank, **{**large, **(late if 1 <= rank <= absent else {})}) for rank in range(8)
+        ]
+        groups = gather(Snapshot(60 * 10**9, members, []))
+        return status.verdict_lines(blame.judge(groups, 5.0))
+
+    assert len(said(4)) == 4 and not any("more" in line for line in said(4))
+    assert len(said(5)) == 5 and said(5)[-1] == "-> and 1 more rank"
+    assert said(7)[-1] == "-> and 3 more ranks"
+
+
 def test_processes_of_two_hosts_may_have_one_pid() -> None:
     """In the dumps of two containers, say. The rank of host a waits for that of host b, which is in no call."""
     over = board.Over(9, 2, 0, 2, (0,), 1, "")

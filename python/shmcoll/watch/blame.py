@@ -12,6 +12,8 @@ from shmcoll.watch.groups import Group
 
 _Process = tuple[str, int]  # its host, of dumps, and its pid
 
+_MOST_SHOWN = 4  # culprits
+
 
 @dataclasses.dataclass(frozen=True)
 class Wait:
@@ -54,6 +56,12 @@ class Verdict:
     # Each wait of a cycle is for the rank of the next one. The shortest cycle is first, and no
     # process is in two of them: so the cycles of two jobs are both there.
     cycles: Sequence[Sequence[Wait]]
+
+    def foremost(self) -> tuple[Sequence[Culprit], list[str]]:
+        """The culprits that tools show, and a line that counts the others, if there are any."""
+        more = len(self.culprits) - _MOST_SHOWN
+        rest = [f"-> and {more} more rank{'s' * (more > 1)}"] if more > 0 else []
+        return self.culprits[:_MOST_SHOWN], rest
 
     def lines(self, verb: str = "waits") -> list[str]:
         """The cycles, as the tools show them."""

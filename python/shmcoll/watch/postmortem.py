@@ -197,11 +197,12 @@ def _wait_lines(groups: Sequence[Group]) -> list[str]:
     verdict = judge(groups, 0.0)
     if verdict.cycles:
         return verdict.lines("waited")
+    shown, rest = verdict.foremost()
     return [
         f"-> {each.waited_for_by} rank{'s' * (each.waited_for_by > 1)} waited for "
         f'{each.group.name_rank(each.rank)} of "{each.group.name}"'
-        for each in verdict.culprits[:4]
-    ]
+        for each in shown
+    ] + rest
 
 
 def _job_line(found: Sequence[Dump]) -> str:

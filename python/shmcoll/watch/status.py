@@ -229,7 +229,8 @@ def awaited(group: Group) -> list[str]:
 
 def verdict_lines(verdict: Verdict) -> list[str]:
     """The ranks that others wait for, and the cycles: of another job, say."""
-    return [_culprit_text(culprit) for culprit in verdict.culprits[:4]] + verdict.lines()
+    shown, rest = verdict.foremost()
+    return [_culprit_text(culprit) for culprit in shown] + rest + verdict.lines()
 
 
 def _culprit_text(culprit: Culprit) -> str:

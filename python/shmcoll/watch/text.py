@@ -125,6 +125,9 @@ _WHAT_SHOWS = (
 
 def nothing(pids: Sequence[int]) -> list[str]:
     where = f"process {', '.join(map(str, pids))}" if pids else f"{_visible()} processes"
+    gone = [pid for pid in pids if not os.path.exists(f"{board.PROC}/{pid}")]
+    if gone and len(gone) == len(pids):
+        return [f"no such process: {', '.join(map(str, gone))}, as seen from here (pid namespace)."]
     return [
         f"no shmcoll group in {where} (looked at the descriptors that user {os.geteuid()} may read).",
         *(unseen.sentences((), pids or None) or [_WHAT_SHOWS]),

@@ -171,7 +171,8 @@ def verdicts(frame: Frame, width: int) -> list[Line]:
         if late and late.straggler is not None:
             lines += wrapped(_straggler(group, late, late.straggler), width, _BAD)
     found = judge(frame.groups, _LATE_S)
-    for culprit in found.culprits[:4]:
+    shown, rest = found.foremost()
+    for culprit in shown:
         who = culprit.group.name_rank(culprit.rank)
         count = culprit.waited_for_by
         lines += wrapped(
@@ -180,7 +181,7 @@ def verdicts(frame: Frame, width: int) -> list[Line]:
             width,
             _BAD,
         )
-    for line in found.lines():
+    for line in rest + found.lines():
         lines += wrapped(line, width, _BAD if line.startswith("DEADLOCK") else "")
     for problem in frame.snapshot.problems:
         lines += wrapped(f"note: {problem}", width)
