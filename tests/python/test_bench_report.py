@@ -83,6 +83,12 @@ def test_the_tools_help_fits_a_terminal(capsys: pytest.CaptureFixture[str]) -> N
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
 
 
+def test_the_benchmarks_help_fits_a_terminal(front: Front) -> None:
+    for words in ([], ["compare"], ["tune"]):
+        help_text = front.module("shmcoll.bench", *words, "--help").stdout
+        assert help_text and max(map(len, help_text.splitlines())) <= 80, help_text
+
+
 def test_its_help_needs_no_torch(front: Front) -> None:
     code = (
         "import sys; sys.modules['torch'] = None; from shmcoll.bench.cli import main; main(['-h'])"

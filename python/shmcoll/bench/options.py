@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import textwrap
 from collections.abc import Callable, Sequence
 from shmcoll.bench import machine, plan, topology
 from shmcoll.bench.judge import compare, noise
@@ -21,77 +22,94 @@ _MOST_RANKS = (
 
 _EPILOG = """\
 commands:
-  compare OLD.json NEW.json   has the first backend become slower between two runs? (compare --help)
-  tune                        settings of shmcoll that are better on this machine   (tune --help)
+  compare OLD.json NEW.json   has the first backend become slower between two
+                              runs? (compare --help)
+  tune                        settings of shmcoll that are better here
+                              (tune --help)
 
 what the numbers mean:
-  time     median over the rounds of the median of each round. A round is a tight loop. An
-           iteration lasts until the last rank has its result. The root moves from rank to rank, so
-           that no rank can run ahead. The Python call is included.
-  place    out: the result has a tensor of its own. in: the result replaces the input; for
-           all_gather and reduce_scatter the rank's block is then in the large tensor.
-           ping_pong is one way of a message there and back, between ranks 0 and 1, 2 and 3, ...
-           at the same time.
-  p99, min, max, cv   of the iterations of all rounds; cv is standard deviation / mean, in percent
-  busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n; broadcast, reduce,
-           sendrecv and ping_pong 1; the others (n-1)/n. Their size is that of all blocks together.
-  vs X     time of X / time of the first backend. Above 1 the first backend is faster. The backends
-           take turns, A B A B; the ratio is the median over the pairs of adjacent rounds.
-  roof     for all_reduce, the part of the time that memory needs: (x *= c of that size in place +
-           size * 2(n-1)/n / the speed at which all ranks read what another rank has just written).
-           Extra ranks, bound to CPUs, measure both in the same rounds.
-  ~        the rounds disagree: their upper quartile is more than {disagree:g}x the lower one
-  busy machine   other processes, or the host of this virtual machine, used more than {busy:.0%} of the
-           CPUs while rounds were timed
-  (45.0x)  a ratio whose rounds disagree, or from a busy machine. No geometric mean counts it. Where
-           less than half of an operation's rows are left, the mean is withheld.
-  #wrong   wrong elements (for a barrier: ranks that left it early), summed over all ranks and
-           backends, in a check before and a check after the timing.
+  time     median over the rounds of the median of each round. A round is a
+           tight loop. An iteration lasts until the last rank has its result.
+           The root moves from rank to rank, so that no rank can run ahead. The
+           Python call is included.
+  place    out: the result has a tensor of its own. in: the result replaces the
+           input; for all_gather and reduce_scatter the rank's block is then in
+           the large tensor. ping_pong is one way of a message there and back,
+           between ranks 0 and 1, 2 and 3, ... at the same time.
+  p99, min, max, cv   of the iterations of all rounds; cv is standard deviation
+           / mean, in percent
+  busbw    size / time * factor, as nccl-tests: all_reduce 2(n-1)/n; broadcast,
+           reduce, sendrecv and ping_pong 1; the others (n-1)/n. Their size is
+           that of all blocks together.
+  vs X     time of X / time of the first backend. Above 1 the first backend is
+           faster. The backends take turns, A B A B; the ratio is the median
+           over the pairs of adjacent rounds.
+  roof     for all_reduce, the part of the time that memory needs: (x *= c of
+           that size in place + size * 2(n-1)/n / the speed at which all ranks
+           read what another rank has just written). Extra ranks, bound to
+           CPUs, measure both in the same rounds.
+  ~        the rounds disagree: their upper quartile is more than {disagree:g}x
+           the lower one
+  busy machine   other processes, or the host of this virtual machine, used
+           more than {busy:.0%} of the CPUs while rounds were timed
+  (45.0x)  a ratio whose rounds disagree, or from a busy machine. No geometric
+           mean counts it. Where less than half of an operation's rows are
+           left, the mean is withheld.
+  #wrong   wrong elements (for a barrier: ranks that left it early), summed
+           over all ranks and backends, in a check before and a check after the
+           timing.
 
-  --mode throughput   {window} asynchronous operations are pending, each with buffers of its own,
-           and are then waited for. time is the time of the whole window / {window}.
-  --mode skew      one rank calls --skew-us later than the others, another one in each iteration.
-           time is from its call until the last rank has its result.
-  --overlap        time is for both together; op and compute are for each alone. hidden is
-           (op + compute - time) / the shorter one, for each round. Below 0 the two disturb each
-           other.
-  --matrix         one pair of ranks at a time; the others sleep. The rank of the line begins, the
-           rank of the column answers, and time is half of there and back. Each backend has a table
-           of the time of -b and one of the bandwidth of -e, coloured from the best pair to the
-           worst. All pairs together take {matrix_s:g} s, so more ranks leave less for each pair.
-           --point-time is for one pair and size.
-  --groups N       rank r is in group r modulo N. Sizes and busbw are for one group; an
-           iteration of each group counts.
-  --cache cold     operations take turns over copies of the buffers. Together the copies are twice
-           as large as the last level cache, and as much other memory is read before. Torch's tensor
-           objects are also cold. At most half of the available memory is used; a note says if that
-           is too little.
+  --mode throughput   {window} asynchronous operations are pending, each with
+           buffers of its own, and are then waited for. time is the time of the
+           whole window / {window}.
+  --mode skew      one rank calls --skew-us later than the others, another one
+           in each iteration. time is from its call until the last rank has its
+           result.
+  --overlap        time is for both together; op and compute are for each
+           alone. hidden is (op + compute - time) / the shorter one, for each
+           round. Below 0 the two disturb each other.
+  --matrix         one pair of ranks at a time; the others sleep. The rank of
+           the line begins, the rank of the column answers, and time is half of
+           there and back. Each backend has a table of the time of -b and one
+           of the bandwidth of -e, coloured from the best pair to the worst.
+           All pairs together take {matrix_s:g} s, so more ranks leave less for
+           each pair. --point-time is for one pair and size.
+  --groups N       rank r is in group r modulo N. Sizes and busbw are for one
+           group; an iteration of each group counts.
+  --cache cold     operations take turns over copies of the buffers. Together
+           the copies are twice as large as the last level cache, and as much
+           other memory is read before. Torch's tensor objects are also cold.
+           At most half of the available memory is used; a note says if that is
+           too little.
 
-  --bind HOW       none: a rank runs where the kernel puts it, on the CPUs that this process has.
-           core: on the CPUs of a core of its own; cores of one NUMA node, then of the next one.
-           spread: on the CPUs of a core of its own, NUMA nodes in turn. node: on all CPUs of a NUMA
-           node, nodes in turn. More ranks than cores or nodes begin again with the first one. The
-           threads of a backend are bound with its rank.
+  --bind HOW       none: a rank runs where the kernel puts it, on the CPUs that
+           this process has. core: on the CPUs of a core of its own; cores of
+           one NUMA node, then of the next one. spread: on the CPUs of a core
+           of its own, NUMA nodes in turn. node: on all CPUs of a NUMA node,
+           nodes in turn. More ranks than cores or nodes begin again with the
+           first one. The threads of a backend are bound with its rank.
 
 presets:
 {presets}
 
-under torchrun, mpirun or srun the first process starts all ranks, and the others end at once; on several
-hosts, where torchrun must have started them, each process is a rank
+under torchrun, mpirun or srun the first process starts all ranks, and the
+others end at once; on several hosts, where torchrun must have started them,
+each process is a rank
 
-exit code: 0 good; 1 wrong values, or a backend failed during the run; 2 bad usage, or the first or all
-backends cannot be used; 130 interrupted (finished rows are printed and in the files); 141 the reader
-of standard output has ended, as head does (finished rows are in the files)
+exit code: 0 good; 1 wrong values, or a backend failed during the run; 2 bad
+usage, or the first or all backends cannot be used; 130 interrupted (finished
+rows are printed and in the files); 141 the reader of standard output has
+ended, as head does (finished rows are in the files)
 
 examples:
   python -m shmcoll.bench
-  python -m shmcoll.bench -g 4 -o all_reduce -b 1K -e 64M -f 4 -d float32,bfloat16
-  python -m shmcoll.bench --backends gloo,gloo      # how much of a ratio is noise?
+  python -m shmcoll.bench -g 4 -o all_reduce -b 1K -e 64M -f 4 -d bfloat16
+  python -m shmcoll.bench --backends gloo,gloo      # is a ratio noise?
   python -m shmcoll.bench -g 4 --matrix --html out.html
   python -m shmcoll.bench --csv out.csv --html out.html --plot out.png
   python -m shmcoll.bench --backends shmcoll,ruler --rounds 60 --json new.json
   python -m shmcoll.bench compare old.json new.json
-  python -m shmcoll.bench -g 8 --preset paper       # many minutes; with a machine of its own
+  python -m shmcoll.bench -g 8 --preset paper       # many minutes
 """
 
 
@@ -192,7 +210,10 @@ def _matrix_defaults(nproc: int) -> dict[str, object]:
 
 
 def _presets() -> str:
-    return "\n".join(f"  {name:15}{preset.what}" for name, preset in PRESETS.items())
+    return "\n".join(
+        textwrap.fill(preset.what, 79, initial_indent=f"  {name:15}", subsequent_indent=" " * 17)
+        for name, preset in PRESETS.items()
+    )
 
 
 def _add_what(add: Callable[..., object], nproc: int) -> None:

@@ -81,25 +81,31 @@ _FREE_SETTINGS = frozenset(
 
 
 _EPILOG = f"""\
-verdict of a row: faster or slower if chance does not explain the difference and the difference is large
-enough; otherwise equal. Chance: a rank test over the rounds, in which {PHASE_ROUNDS} adjacent rounds count once (all
-rows together: {LEVEL:.0%} risk of calling anything changed). Large enough: the medians differ by more than {ROW_EFFECT:.0%}
-and by more than {SPREAD_SHARE:.0%} of a run's middle half of rounds, and the other quartiles by half of {ROW_EFFECT:.0%}.
-BROKEN: wrong values or an error where the old run had none; counts as slower.
-The whole is slower if any row is, or if {ENOUGH_ROWS} rows or more together are, by {ALL_EFFECT:.0%}.
+verdict of a row: faster or slower if chance does not explain the difference
+and the difference is large enough; otherwise equal. Chance: a rank test over
+the rounds, in which {PHASE_ROUNDS} adjacent rounds count once (all rows together: {LEVEL:.0%}
+risk of calling anything changed). Large enough: the medians differ by more
+than {ROW_EFFECT:.0%} and by more than {SPREAD_SHARE:.0%} of a run's middle half of rounds, and the
+other quartiles by half of {ROW_EFFECT:.0%}. BROKEN: wrong values or an error where the
+old run had none; counts as slower. The whole is slower if any row is, or if
+{ENOUGH_ROWS} rows or more together are, by {ALL_EFFECT:.0%}.
 
-no verdict: the machine was in different modes. Runs with --columns roof measure how fast lines of another
-rank arrive; if that differs by more than {MODE_EFFECT:.0%}, measure both again, one after the other.
-There is no verdict either if other processes used more than {noise.BUSY_SHARE:.0%} of the CPUs in one of the runs.
+no verdict: the machine was in different modes. Runs with --columns roof
+measure how fast lines of another rank arrive; if that differs by more than
+{MODE_EFFECT:.0%}, measure both again, one after the other. There is no verdict either
+if other processes used more than {noise.BUSY_SHARE:.0%} of the CPUs in one of the runs.
 
-{noise.MARK}: the rounds of a run disagree, their upper quartile is more than {noise.DISAGREE:g}x the lower one. The mean of
-all rows leaves such rows out, and is withheld if less than half are left.
+{noise.MARK}: the rounds of a run disagree, their upper quartile is more than {noise.DISAGREE:g}x
+the lower one. The mean of all rows leaves such rows out, and is withheld if
+less than half are left.
 
-reference: measure both runs with --backends shmcoll,gloo,{RULER}. The {RULER} always does the same work;
-another backend's time may change for reasons of its own.
+reference: measure both runs with --backends shmcoll,gloo,{RULER}. The {RULER}
+always does the same work; another backend's time may change for reasons of
+its own.
 
-rounds: the runs need --rounds {MIN_ROUNDS} or more; with fewer, this says "too few rounds".
-{MIN_ROUNDS} rounds find a row that is 20 % slower where the rounds vary by 10 %, in 19 of 20 runs.
+rounds: the runs need --rounds {MIN_ROUNDS} or more; with fewer, this says "too few
+rounds". {MIN_ROUNDS} rounds find a row that is 20 % slower where the rounds vary by
+10 %, in 19 of 20 runs.
 
 exit code: 0 equal or faster; 1 slower; 2 bad usage, or no verdict
 """
@@ -322,8 +328,8 @@ def main(argv: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         prog="python -m shmcoll.bench compare",
-        description="Says whether the first backend has become faster or slower between two runs, "
-        "measured by another backend of the same runs.",
+        description="Says whether the first backend has become faster or slower between two\n"
+        "runs, measured by another backend of the same runs.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
