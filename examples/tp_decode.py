@@ -292,6 +292,11 @@ def say(text: str) -> None:
         print(text, flush=True)
 
 
+def progress(text: str) -> None:
+    if dist.get_rank() == 0:
+        print(f"# {text}", file=sys.stderr, flush=True)
+
+
 def draw(found: dict[str, Figures], title: str, path: Path) -> None:
     import matplotlib
 
@@ -374,9 +379,11 @@ def main() -> int:
     runs: dict[str, list[Run]] = {name: [] for name in wanted}
     with torch.inference_mode():
         model = Model(shape)
+        progress("warming up")
         for name in wanted:
             decode(model, forms[name])  # not counted
-        for _ in range(options.rounds):
+        for number in range(1, options.rounds + 1):
+            progress(f"round {number} of {options.rounds}")
             for name in wanted:
                 runs[name].append(decode(model, forms[name]))
     return report(options, shape, runs)
