@@ -219,6 +219,25 @@ static SHC_NOINLINE enum sending send_long(struct shc_p2p *p2p, struct shc_messa
     return SENT;
 }
 
+/* Sends all bytes of a message that fits an eager buffer: in the pool, or in an eager buffer. The same rank stores to
+ * these each time, so copy modes count. */
+static enum sending send_by_buffer(struct shc_p2p *p2p, struct shc_message *m, bool at_once)
+{
+    if (fits(p2p, SHC_PROTOCOL_POOL, m->shape.bytes)) {
+        const enum sending sent = send_by_pool(p2p, m, at_once);
+        if (sent != NO_ROOM)
+            return sent;
+    }
+    m->mode = SHC_COPY_PLAIN;
+    if (shc_select_streams(p2p->env.tuning, m->shape.bytes))
+        choose_mode(p2p, m);
+    const struct shc_place place = shc_eager_lend(&p2p->pairs, m->peer, SHC_EAGER_WHOLE);
+    if (place.memory == SHC_IN_LINE)
+        return NO_ROOM;
+    post_header(p2p, SHC_FRAME_EAGER, m, place, m->shape.bytes);
+    return SENT;
+}
+
 /* Sends the header with all the bytes: in a hand-off buffer, or else with the next line in turn, if
  * that is free and there is room for the bytes now. at_once: without a request. */
 static inline enum sending send_all(struct shc_p2p *p2p, struct shc_message *m, bool at_once)
@@ -232,16 +251,8 @@ static inline enum sending send_all(struct shc_p2p *p2p, struct shc_message *m, 
     if (place.memory == SHC_IN_LINE) {
         if (!shc_pair_draft(pairs, m->peer))
             return NO_LINE;
-        if (fits(p2p, SHC_PROTOCOL_POOL, bytes)) {
-            const enum sending sent = send_by_pool(p2p, m, at_once);
-            if (sent != NO_ROOM)
-                return sent;
-            m->mode = SHC_COPY_PLAIN;
-        }
         if (bytes > SHC_LINE_DATA_BYTES)
-            place = shc_eager_lend(pairs, m->peer, SHC_EAGER_WHOLE);
-        if (place.memory == SHC_IN_LINE && bytes > SHC_LINE_DATA_BYTES)
-            return NO_ROOM;
+            return send_by_buffer(p2p, m, at_once);
     }
     post_header(p2p, SHC_FRAME_EAGER, m, place, bytes);
     return SENT;
