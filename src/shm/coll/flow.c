@@ -29,9 +29,10 @@
  * chunk 0 that the call line announces.
  *
  * A chunk fills a place: a slot, or a half, a quarter, ... of a slot if the message is short (STAGE-14).
- * Chunk 0 goes into the place after those of the last run (STAGE-16). Chunk k goes into the k-th place after
- * that one, which is refilled when all takers have published take(k - depth). If the place of chunk 0 is free
- * for sure, give 0 comes before the call line, and a few more may follow right after it (STAGE-18, STAGE-20).
+ * Chunk 0 goes into the place after those of the last run (STAGE-16); two ranks that give in turns use the places of
+ * the last run again (STAGE-56). Chunk k goes into the k-th place after that one, which is refilled when all takers
+ * have published take(k - depth). If the place of chunk 0 is free for sure, give 0 comes before the call line, and a
+ * few more may follow right after it (STAGE-18, STAGE-20).
  *
  * Edges: call/publish (chunk 0, announced), progress/step both ways.
  *
