@@ -381,7 +381,8 @@ static void ask_ahead(const struct flow_run *run)
     const struct shc_task *task = run->flow->task;
     const struct shc_cut *cut = &run->flow->cut;
     const struct shc_copy_trial *trial = task->trial;
-    if (run->small || run->takes || (trial && trial->mode == SHC_COPY_NON_TEMPORAL) ||
+    if (run->small || run->takes || cut->handed_over || /* if it gives again, then elsewhere */
+        (trial && trial->mode == SHC_COPY_NON_TEMPORAL) ||
         run->flow->total_bytes > task->tuning->prefetch_bytes)
         return;
     const size_t bytes =

@@ -35,7 +35,8 @@
  * slot 0, and broadcast slots that the operation before did not use, or all of them if this rank stored
  * nothing in it (`stored_epoch`; shc_flow_begin(), shc_flow_go_on()). The latter holds because in an
  * operation in which a rank stores nothing, no other rank touches that part of its range either: the cells
- * there belong to it and its peer.
+ * there belong to it and its peer. The other one of two ranks may have given there, and then this rank has
+ * read it (STAGE-56).
  */
 
 #include "shm/proto/seat.h"
