@@ -3,20 +3,21 @@
  * Broadcast slots of two ranks that give in turns: the rank that has read them fills them next.
  *
  * Mirrors choose_places(), is_free() and shc_flow_run() of src/shm/coll/flow.c; docs/internals/protocol.md,
- * STAGE-13, STAGE-15 to STAGE-21, STAGE-56 and STAGE-57. Two ranks make OPS operations, which follow one another
- * without a look. The first rank to get there chooses the operation (one rank gives, both give, an exchange or a
- * barrier) and its length. In the first one a rank gives. Two slots stand for those of each rank. Call lines are plain epochs here: calls.pml
- * has them. bcast_slot.pml has what three ranks do. The two cells of an exchange lie over rank 0's slots.
+ * STAGE-13, STAGE-15 to STAGE-21 and STAGE-56. Two ranks make OPS operations, which follow one another without a
+ * look. The first rank to get there chooses the operation (one rank gives, both give, an exchange or a barrier) and
+ * its length; long messages do not change hands. In the first operation a rank gives. Two slots stand for those of
+ * each rank. Call lines are plain epochs here: calls.pml has them. bcast_slot.pml has what three ranks do. The two
+ * cells of an exchange lie over rank 0's slots.
  *
  * FAULT_gives_again    a rank that gave the last time, too, takes the same places once more
  * FAULT_forgets_cells  places that change hands are free also right after an exchange
  * FAULT_too_long       where places change hands, chunks that come round to one again are stored early, too
  * FAULT_own_memory     each rank remembers the slots of the last flow as its own
  * FAULT_is_apart       where both give, a rank takes its slots for other ones than those of the last flow
- * FAULT_old_places     where places change hands, the ranks remember those of the flow before
+ * FAULT_old_places     a rank that only takes remembers the places of the flow before
  */
 
-#define OPS   4
+#define OPS   3
 #define DEPTH 2
 #define NONE  2
 
@@ -24,6 +25,7 @@ mtype = { UNKNOWN, GIVE, BOTH, EXCHANGE, BARRIER };
 mtype kind[OPS + 1] = UNKNOWN;
 byte chunks[OPS + 1];
 byte givers[OPS + 1]; /* the only rank that gives; NONE */
+bool is_long[OPS + 1]; /* so that nothing changes hands */
 
 byte call[2];         /* the newest epoch published */
 byte progress[2];     /* epoch * 16 + step */
@@ -83,6 +85,10 @@ inline choose()
             :: epoch > 1 -> kind[epoch] = BARRIER; givers[epoch] = NONE
             fi;
             if
+            :: givers[epoch] != NONE -> is_long[epoch] = true
+            :: true
+            fi;
+            if
             :: chunks[epoch] = 1
             :: FLOWS -> chunks[epoch] = DEPTH
             :: FLOWS -> chunks[epoch] = DEPTH + 1
@@ -93,7 +99,7 @@ inline choose()
         :: FLOWS -> /* choose_places() */
             owner = givers[epoch];
             first = (last_first + last_chunks) % DEPTH;
-            handed_over = givers[epoch] != NONE && last > 0 && OTHER_GAVE;
+            handed_over = givers[epoch] != NONE && last > 0 && OTHER_GAVE && !is_long[epoch];
             if
             :: handed_over ->
                 owner = last_owner;
@@ -113,7 +119,7 @@ inline leave_places()
         last_chunks = chunks[epoch];
         last_giver = givers[epoch];
 #ifdef FAULT_old_places
-        last_first = (handed_over -> last_first + 1 : first) % DEPTH;
+        last_first = (GIVES(me) -> first : last_first);
 #else
         last_first = first;
 #endif
