@@ -6,14 +6,15 @@
  * DIRECTORY: an empty one, where the ranks meet. LIBRARY: another libshmcoll.so, in the place of MPI,
  * with that variable in its environment. -d (or all): all_reduce of these dtypes with each reduction
  * that they have; the second side is our own sum of as many bytes of float32. -i: also the sizes half
- * way to the next one. -k: the root is always rank 0, which may run ahead of the others where it gives. -w: before each operation a rank that gives data stores to all of it, in the
- * measured time. -u: after each operation a rank that got data reads all of it, in the measured time. -j: a
- * line of JSON per row, with every round.
+ * way to the next one. -k: the root is always rank 0, which may run ahead of the others where it gives.
+ * -w: before each operation a rank that gives data stores to all of it, in the measured time. -u: after
+ * each operation a rank that got data reads all of it, in the measured time. -j: a line of JSON per row,
+ * with every round.
  * benchmarks/peers.py compiles and starts this.
  *
  * In each round both sides run the same operation for MS milliseconds in one loop, the first side
  * being another one each time. The time of an operation is that of the loop over its turns, at the
- * slowest rank: roots move, so that a turn cannot begin before the last one has reached its next
+ * slowest rank. Without -k roots move, so that a turn cannot begin before the last one has reached its next
  * root. Printed are medians over rounds, and the median of the rounds' ratios.
  */
 #include "peers.h"
