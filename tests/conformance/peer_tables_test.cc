@@ -254,7 +254,8 @@ TEST(PeerWords, OfAReasonAreCutAndPrinted)
             shc_op op = op_of(SHC_BARRIER);
             if (rank.rank == 1) {
                 shc_reason_shm *reason = shc_seat_reason(&rank.comm->seat, 1);
-                memset(reason, 0xff, sizeof *reason); // no end, no text, no status
+                memset(reason, 0xff, sizeof *reason); // no text, no status
+                reason->ended = 1u << 31;             // no rank, as an int not even its number
                 memcpy(reason->text, "so \xc3\xbc \x01", 7);
                 shc_a32_cas_acq_rel(&shc_seat_abort(&rank.comm->seat)->finder, 0, 2);
                 return;

@@ -327,7 +327,7 @@ static bool load_end(const struct shc_seat *seat, const struct shc_reason_shm *r
                      struct shc_member_end *end)
 {
     const uint32_t ended = SHC_READ_ONCE(reason->ended), kind = SHC_READ_ONCE(reason->end_kind);
-    *end = (struct shc_member_end){.rank = (int)ended - 1,
+    *end = (struct shc_member_end){.rank = (int)(ended - 1), /* perhaps any number */
                                    .died = SHC_READ_ONCE(reason->died) != 0,
                                    .how = {.code = SHC_READ_ONCE(reason->end_code)}};
     if (kind == SHC_OS_END_EXIT || kind == SHC_OS_END_SIGNAL)
