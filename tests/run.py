@@ -357,18 +357,21 @@ def run(
 
 # What a failed test prints that tells why; of all other output only the end is repeated after the lanes.
 TELLING = re.compile(
-    r": Failure$|^SUMMARY: |^==\d+==ERROR|^WARNING: ThreadSanitizer|^E  |Assertion"
+    r": Failure$|: runtime error: |^SUMMARY: |^==\d+==ERROR|^WARNING: ThreadSanitizer|^E  |Assertion"
 )
 LINES_OF_A_FAILURE = 10
 
+# What gtest has compared, and where a sanitizer's error was, are in the lines after it.
+EXPLAINED = (": Failure", ": runtime error: ")
+
 
 def in_short(text: str) -> str:
-    """The telling lines, with what follows gtest's, or the last ones where none tells anything."""
+    """The telling lines, with what explains them, or the last ones where none tells anything."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     kept = []
     for at, line in enumerate(lines):
         if TELLING.search(line):
-            kept += lines[at : at + (4 if line.endswith(": Failure") else 1)]
+            kept += lines[at : at + (4 if any(mark in line for mark in EXPLAINED) else 1)]
     return "\n".join((kept or lines[-LINES_OF_A_FAILURE:])[:LINES_OF_A_FAILURE])
 
 
