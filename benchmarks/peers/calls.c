@@ -292,7 +292,7 @@ static size_t blocks(const struct call *call, bool given)
     return shape == NOTHING ? 0 : all ? (size_t)call->world->size : 1;
 }
 
-static void describe(struct call *call)
+void call_describe(struct call *call)
 {
     const struct world *world = call->world;
     const size_t lists = call->kind->ours == SHC_ALL_TO_ALL ? (size_t)world->size : 1;
@@ -329,7 +329,7 @@ struct call *call_make(const struct world *world, const char *op, size_t bytes)
         free(call);
         return NULL;
     }
-    describe(call);
+    call_describe(call);
     return call;
 }
 

@@ -1,12 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  *   mpirun -n 2 peers DIRECTORY [-o OP,OP] [-b MIN] [-e MAX] [-f FACTOR] [-r ROUNDS] [-t MS]
- *                               [-a LIBRARY] [-s NAME=VALUE] [-d DTYPE,DTYPE] [-i] [-k] [-w] [-u] [-j FILE]
+ *                               [-a LIBRARY] [-s NAME=VALUE] [-d DTYPE,DTYPE] [-i] [-k] [-l BYTES] [-c] [-p US]
+ *                               [-w] [-u] [-j FILE]
  *
  * DIRECTORY: an empty one, where the ranks meet. LIBRARY: another libshmcoll.so, in the place of MPI,
  * with that variable in its environment. -d (or all): all_reduce of these dtypes with each reduction
  * that they have; the second side is our own sum of as many bytes of float32. -i: also the sizes half
  * way to the next one. -k: the root is always rank 0, which may run ahead of the others where it gives.
+ * -l: buffers begin that many bytes after a page, not with it. -c: each turn has buffers that no cache holds.
+ * -p: before each operation every rank computes for a time of its own, between 0 and twice as many
+ * microseconds, in the measured time.
  * -w: before each operation a rank that gives data stores to all of it, in the measured time. -u: after
  * each operation a rank that got data reads all of it, in the measured time. -j: a line of JSON per row,
  * with every round.
@@ -29,6 +33,9 @@
 
 #define ALIGN ((size_t)4096)
 
+/* More than caches hold. */
+#define COLD_BYTES ((size_t)192 << 20)
+
 struct options {
     const char *directory, *ops, *against, *dtypes;
     char *setting;
@@ -37,6 +44,10 @@ struct options {
     int rounds;
     bool between; /* also the sizes half way to the next one */
     bool root_stays;
+    size_t shift;       /* buffers begin that many bytes after a page */
+    bool cold;          /* each turn has other buffers: */
+    float *given, *got; /* where they begin */
+    double pause_us;
     bool rewrite; /* what is given, each time */
     bool use;     /* what was got, each time */
     FILE *json;   /* rank 0's */
@@ -69,7 +80,7 @@ static FILE *open_json(const char *path)
 static struct options options_of(int argc, char **argv, int rank)
 {
     struct options o = {.min = 8, .max = 32 << 20, .factor = 4, .ms = 20, .rounds = 7};
-    for (int c; (c = getopt(argc, argv, "o:b:e:f:r:t:a:s:d:ikwuj:")) != -1;) {
+    for (int c; (c = getopt(argc, argv, "o:b:e:f:r:t:a:s:d:ikl:cp:wuj:")) != -1;) {
         if (c == 'o')
             o.ops = optarg;
         else if (c == 'b')
@@ -92,6 +103,12 @@ static struct options options_of(int argc, char **argv, int rank)
             o.between = true;
         else if (c == 'k')
             o.root_stays = true;
+        else if (c == 'l')
+            o.shift = size_of(optarg);
+        else if (c == 'c')
+            o.cold = true;
+        else if (c == 'p')
+            o.pause_us = atof(optarg);
         else if (c == 'w')
             o.rewrite = true;
         else if (c == 'u')
@@ -99,11 +116,11 @@ static struct options options_of(int argc, char **argv, int rank)
         else if (c == 'j')
             o.json = rank == 0 ? open_json(optarg) : NULL;
         else
-            fail("options: -o -b -e -f -r -t -a -s -d -i -k -w -u -j; see the source");
+            fail("options: -o -b -e -f -r -t -a -s -d -i -k -l -c -p -w -u -j; see the source");
     }
     o.directory = argv[optind];
     if (!o.directory || o.min < 1 || o.max < o.min || o.factor <= 1 || o.rounds < 1 ||
-        o.rounds > MAX_ROUNDS || o.ms <= 0)
+        o.rounds > MAX_ROUNDS || o.ms <= 0 || o.shift % sizeof(float) != 0)
         fail("a directory is missing, or an option makes no sense");
     return o;
 }
@@ -154,21 +171,56 @@ static struct build load(const char *path)
     return build;
 }
 
-static float *make_buffer(size_t bytes)
+/* Lives as long as the process. */
+static float *make_buffer(size_t bytes, size_t shift)
 {
-    void *memory = aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
+    bytes += shift;
+    char *memory = aligned_alloc(ALIGN, (bytes + ALIGN - 1) / ALIGN * ALIGN);
     if (!memory)
         fail("no memory");
     memset(memory, 0, bytes);
-    return memory;
+    return (float *)(void *)(memory + shift);
+}
+
+/* The same in each run, and another one for each rank and turn. */
+static uint32_t draw(int rank, int turn)
+{
+    uint32_t number = (uint32_t)turn * 2654435761u + (uint32_t)rank * 40503u;
+    for (int i = 0; i < 3; i++) {
+        number ^= number >> 15;
+        number *= 0x2c1b3c6du;
+    }
+    return number;
+}
+
+static void pause_before(int rank, int turn, double mean_us)
+{
+    const double until = MPI_Wtime() + 2e-6 * mean_us * draw(rank, turn) / UINT32_MAX;
+    while (MPI_Wtime() < until)
+        continue;
+}
+
+/* Pages drawn from more than caches hold. With pages in a row the processor would guess the next ones. */
+static void move_on(struct world *world, struct call *call, const struct options *o, int turn)
+{
+    const size_t page = ALIGN / sizeof(float), pages = COLD_BYTES / ALIGN;
+    const size_t at = draw(world->rank, turn) % pages * page;
+    world->given = o->given + at;
+    world->got = o->got + at;
+    call_describe(call);
 }
 
 /* Seconds for each turn, at the slowest rank. */
-static double time_turns(struct call *call, enum side side, int turns, const struct options *o)
+static double time_turns(struct world *world, struct call *call, enum side side, int turns,
+                         const struct options *o)
 {
     MPI_Barrier(MPI_COMM_WORLD);
     double begun = MPI_Wtime();
     for (int i = 0; i < turns; i++) {
+        if (o->pause_us > 0)
+            pause_before(world->rank, i, o->pause_us);
+        if (o->cold)
+            move_on(world, call, o, i);
         if (o->rewrite)
             call_rewrite(call, i);
         call_run(call, side, i);
@@ -181,10 +233,11 @@ static double time_turns(struct call *call, enum side side, int turns, const str
 }
 
 /* Turns that take about that long; the same on all ranks, whole rounds of roots and streams. */
-static int turns_for(struct call *call, enum side side, const struct options *o, int step)
+static int turns_for(struct world *world, struct call *call, enum side side,
+                     const struct options *o, int step)
 {
-    time_turns(call, side, step, o);
-    double turns = o->ms / 1e3 / time_turns(call, side, step, o);
+    time_turns(world, call, side, step, o);
+    double turns = o->ms / 1e3 / time_turns(world, call, side, step, o);
     return turns < step ? step : turns > 1e6 ? 1000000 / step * step : (int)turns / step * step;
 }
 
@@ -212,7 +265,7 @@ static void bound_round(const struct world *world, const struct call *call, stru
     row->hop[r] = bound_hop(world);
 }
 
-static void measure(const struct world *world, const struct options *o, struct call *call,
+static void measure(struct world *world, const struct options *o, struct call *call,
                     struct row *row)
 {
     const int step = strcmp(row->op, "stream") == 0 ? 16 : 2 * world->size;
@@ -223,17 +276,17 @@ static void measure(const struct world *world, const struct options *o, struct c
     row->rounds = o->rounds;
     int turns[2];
     for (int side = OURS; side <= THEIRS; side++)
-        turns[side] = turns_for(call, (enum side)side, o, step);
+        turns[side] = turns_for(world, call, (enum side)side, o, step);
     for (int r = 0; r < o->rounds; r++) {
         for (int turn = 0; turn < 2; turn++) {
             enum side side = (turn + r) % 2 ? THEIRS : OURS;
-            row->seconds[side][r] = time_turns(call, side, turns[side], o);
+            row->seconds[side][r] = time_turns(world, call, side, turns[side], o);
         }
         bound_round(world, call, row, r);
     }
 }
 
-static void measure_size(const struct world *world, const struct options *o, const char *name,
+static void measure_size(struct world *world, const struct options *o, const char *name,
                          size_t bytes)
 {
     struct call *call = call_make(world, name, bytes);
@@ -255,7 +308,7 @@ static size_t whole_floats(double bytes)
     return (size_t)bytes / sizeof(float) * sizeof(float);
 }
 
-static void measure_sizes(const struct world *world, const struct options *o, const char *name)
+static void measure_sizes(struct world *world, const struct options *o, const char *name)
 {
     for (double bytes = (double)o->min; bytes <= (double)o->max; bytes *= o->factor) {
         measure_size(world, o, name, whole_floats(bytes));
@@ -265,7 +318,7 @@ static void measure_sizes(const struct world *world, const struct options *o, co
     }
 }
 
-static void measure_all(const struct world *world, const struct options *o)
+static void measure_all(struct world *world, const struct options *o)
 {
     for (size_t k = 0; call_name(k); k++) {
         const char *name = call_name(k);
@@ -322,8 +375,9 @@ int main(int argc, char **argv)
     world.root_stays = o.root_stays;
     if (o.dtypes && world.size != 2)
         fail("-d is for two ranks");
-    world.given = make_buffer(o.max);
-    world.got = make_buffer(o.max);
+    const size_t room = o.max + (o.cold ? COLD_BYTES : 0);
+    world.given = o.given = make_buffer(room, o.shift);
+    world.got = o.got = make_buffer(room, o.shift);
     make_groups(&world, &o);
     oneccl_begin(world.rank, world.size);
     struct head head = measure_head(&world, &o);
@@ -337,8 +391,6 @@ int main(int argc, char **argv)
         if (world.builds[side].comm)
             world.builds[side].free(world.builds[side].comm);
     oneccl_end();
-    free(world.given);
-    free(world.got);
     MPI_Finalize();
     return 0;
 }

@@ -45,7 +45,7 @@ struct world {
     struct numbers numbers[2]; /* that they reduce */
     bool root_stays;           /* rank 0 is the root of each operation that has one */
     bool renumbered;           /* the two differ; all_reduce of two ranks only */
-    float *given, *got;        /* room for the largest size each, page-aligned */
+    float *given, *got;        /* room for the largest size each */
 };
 
 /* One operation of one size, ready to run. */
@@ -55,6 +55,9 @@ struct call;
  * is more. Returns NULL where the size is too small for the number of ranks. */
 struct call *call_make(const struct world *world, const char *op, size_t bytes);
 void call_free(struct call *call);
+
+/* The world's buffers are elsewhere now. */
+void call_describe(struct call *call);
 
 /* The i-th time; roots take turns, unless `root_stays`. Ends the program when it fails. */
 void call_run(struct call *call, enum side side, int i);
