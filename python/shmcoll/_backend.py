@@ -169,7 +169,7 @@ def make_anywhere(store: Any, rank: int, size: int, options: _glue.Options) -> A
     """
     if any(name in os.environ for name in _HOSTS_VARIABLES):
         _hosts.check_variables()
-        if _hosts.are_faked(options.global_ranks_in_group or range(size)):
+        if _hosts.are_faked(options.global_ranks_in_group or range(size), rank):
             return make_over_hosts(store, rank, size, options)
     try:
         return make(store, rank, size, options)

@@ -104,9 +104,16 @@ def _fake_host(rank: int) -> int | None:
     return min(rank // ranks, hosts - 1)
 
 
-def are_faked(members: Sequence[int]) -> bool:
-    """Are the members, ranks of the job, to be taken for ranks of several hosts?"""
-    return len({_fake_host(rank) for rank in members}) > 1
+def are_faked(members: Sequence[int], rank: int) -> bool:
+    """Are the members, ranks of the job, to be taken for ranks of several hosts? rank: this one's, in the group."""
+    faked = len({_fake_host(member) for member in members}) > 1
+    said = os.environ.get("SHMCOLL_FAKE_HOSTS")
+    if said and not faked and rank == 0 and len(members) > 1 and not dist.is_initialized():
+        say(
+            "warn",
+            f"SHMCOLL_FAKE_HOSTS={said} leaves all {len(members)} ranks of the job on one host",
+        )
+    return faked
 
 
 def _words(rank: int) -> list[str]:

@@ -538,6 +538,17 @@ def test_what_variables_say_is_checked() -> None:
     ]
 
 
+def test_ranks_that_are_all_on_the_first_fake_host_are_told() -> None:
+    def body(rank: Rank) -> None:
+        rank.init()
+        dist.new_group([0, 1])  # of a part of the job, which may be on one host
+
+    first, second = outcomes(2, body, env={"SHMCOLL_FAKE_HOSTS": "2x2"})
+    told = "warn: SHMCOLL_FAKE_HOSTS=2x2 leaves all 2 ranks of the job on one host"
+    assert first.output.count("SHMCOLL_FAKE_HOSTS") == first.output.count(told) == 1, first.output
+    assert "SHMCOLL_FAKE_HOSTS" not in second.output
+
+
 # ---- options ----
 
 
