@@ -182,11 +182,11 @@ static bool may_use_pool(struct shc_p2p *p2p, const struct shc_message *m, bool 
            shc_pair_may_go_unasked(pairs, m->peer, !at_once);
 }
 
+/* pre: the copy mode is chosen. */
 static enum sending send_by_pool(struct shc_p2p *p2p, struct shc_message *m, bool at_once)
 {
     struct shc_pairs *pairs = &p2p->pairs;
     const size_t bytes = m->shape.bytes;
-    choose_mode(p2p, m);
     if (!may_use_pool(p2p, m, at_once))
         return NO_ROOM;
     shc_credit_spend(pairs, m->peer, bytes);
@@ -213,6 +213,7 @@ static SHC_NOINLINE enum sending send_long(struct shc_p2p *p2p, struct shc_messa
     const struct shc_place place = lend_long(p2p, m);
     if (place.memory == SHC_IN_LINE) {
         m->unasked = false;
+        choose_mode(p2p, m);
         return send_by_pool(p2p, m, at_once);
     }
     post_by_long(p2p, m, place);
@@ -223,14 +224,10 @@ static SHC_NOINLINE enum sending send_long(struct shc_p2p *p2p, struct shc_messa
  * these each time, so copy modes count. */
 static enum sending send_by_buffer(struct shc_p2p *p2p, struct shc_message *m, bool at_once)
 {
-    if (fits(p2p, SHC_PROTOCOL_POOL, m->shape.bytes)) {
-        const enum sending sent = send_by_pool(p2p, m, at_once);
-        if (sent != NO_ROOM)
-            return sent;
-    }
-    m->mode = SHC_COPY_PLAIN;
     if (shc_select_streams(p2p->env.tuning, m->shape.bytes))
         choose_mode(p2p, m);
+    if (send_by_pool(p2p, m, at_once) == SENT)
+        return SENT;
     const struct shc_place place = shc_eager_lend(&p2p->pairs, m->peer, SHC_EAGER_WHOLE);
     if (place.memory == SHC_IN_LINE)
         return NO_ROOM;
