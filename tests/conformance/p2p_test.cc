@@ -754,6 +754,28 @@ TEST_P(Messages, ASendThatTimesOutNamesTheReceiveAndFailsTheGroup)
     });
 }
 
+TEST_P(Messages, SayHowMuchOfThemIsToFollow)
+{
+    run([](Rank &rank) {
+        const auto said = [&rank](shc_message_state state, size_t moved) {
+            shc_message message = {};
+            message.peer = message.source = (rank.rank + 1) % rank.world;
+            message.shape.bytes = 1000;
+            message.state = state;
+            message.moved = moved;
+            char text[512];
+            shc_p2p_whom_text(&rank.comm->p2p, &message, text, sizeof text);
+            return std::string(text).substr(0, std::string(text).find(" rank "));
+        };
+        EXPECT_EQ(said(SHC_MESSAGE_FILLING, 0), "the rest (100 %) from");
+        EXPECT_EQ(said(SHC_MESSAGE_FILLING, 370), "the rest (63 %) from");
+        EXPECT_EQ(said(SHC_MESSAGE_STREAMING, 370), "the rest (63 %) to be received by");
+        EXPECT_EQ(said(SHC_MESSAGE_STREAMING, 991), "the last bytes to be received by");
+        EXPECT_EQ(said(SHC_MESSAGE_STREAMING, 1000), "the last bytes to be received by");
+        EXPECT_EQ(said(SHC_MESSAGE_ANNOUNCED, 370), "the matching recv of");
+    });
+}
+
 TEST_P(Messages, AWaitWithATimeOutOfItsOwnLeavesTheReceiveInFlight)
 {
     run([](Rank &rank) {

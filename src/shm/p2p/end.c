@@ -65,6 +65,20 @@ static void unexpected_text(const struct shc_p2p_peer *peer, char *text, size_t 
     }
 }
 
+/* "the rest (63 %) " of a message that moves: so one that is slow differs from one that stands still. */
+static void rest_text(const struct shc_message *m, char *text, size_t capacity)
+{
+    const uint64_t rest = m->shape.bytes - m->moved;
+    const double percent = rest > 0 ? 100.0 * (double)rest / (double)m->shape.bytes : 0;
+    text[0] = '\0';
+    if (m->state != SHC_MESSAGE_STREAMING && m->state != SHC_MESSAGE_FILLING)
+        return;
+    if (percent >= 1)
+        snprintf(text, capacity, "the rest (%.0f %%) ", percent);
+    else
+        snprintf(text, capacity, "the last bytes ");
+}
+
 void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_message *m, char *text,
                        size_t capacity)
 {
@@ -72,14 +86,15 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_message *m, char *t
         [SHC_MESSAGE_NONE] = "nobody",
         [SHC_MESSAGE_QUEUED] = "earlier messages to be received by",
         [SHC_MESSAGE_ANNOUNCED] = "the matching recv of",
-        [SHC_MESSAGE_STREAMING] = "the rest to be received by",
+        [SHC_MESSAGE_STREAMING] = "to be received by",
         [SHC_MESSAGE_POSTED] = "the matching send of",
         [SHC_MESSAGE_GRANT_DUE] = "room for a word to",
         [SHC_MESSAGE_REFUSE_DUE] = "room for a word to",
-        [SHC_MESSAGE_FILLING] = "the rest from",
+        [SHC_MESSAGE_FILLING] = "from",
     };
     const int peer = shc_message_rank(m);
-    char member[256] = "any rank", unexpected[160] = "";
+    char rest[32], member[256] = "any rank", unexpected[160] = "";
+    rest_text(m, rest, sizeof rest);
     if (peer >= 0) {
         if (shc_p2p_is_remote(p2p, peer))
             snprintf(member, sizeof member, "%s", shc_p2p_rank_name(p2p, peer).text);
@@ -88,7 +103,7 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_message *m, char *t
         if (m->state == SHC_MESSAGE_POSTED)
             unexpected_text(&p2p->peers[peer], unexpected, sizeof unexpected);
     }
-    snprintf(text, capacity, "%s %s%s", what[m->state], member, unexpected);
+    snprintf(text, capacity, "%s%s %s%s", rest, what[m->state], member, unexpected);
 }
 
 /* ---- queues ---- */
