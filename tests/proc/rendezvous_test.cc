@@ -317,6 +317,27 @@ TEST(SlowStore, IsNotBlamedForARankThatDoesNotCome)
         without_group());
 }
 
+// If its process ends then, the others are told all the same.
+TEST(SlowStore, HasTheReasonWhenARankThatIsRefusedReturns)
+{
+    run_ranks(
+        Mode::kOneMapping, 1,
+        [](Rank &rank) {
+            Silent slow = {rank.store, "/1/d", 500 * SHC_NS_PER_MS};
+            shc_comm_config config = config_of(0, 2, slow.view(true), 20 * SHC_NS_PER_S);
+            config.tuning = "depth=9";
+            Made made = make(config);
+            EXPECT_EQ(made.status, SHC_ERR_INVALID) << made.text;
+            EXPECT_EQ(slow.standing, 0);
+            EXPECT_GE(made.took_ns, 500 * SHC_NS_PER_MS);
+            made = make(config_of(1, 2, rank.store, 20 * SHC_NS_PER_S));
+            EXPECT_EQ(made.status, SHC_ERR_INVALID) << made.text;
+            expect_has(made.text, "\"depth=9\" is not a number from 2 to 4");
+            slow.end();
+        },
+        without_group());
+}
+
 // The decision that a rank leaves in a silent store is there when the store goes on.
 TEST(SilentStore, HearsWhyTheRankHasGone)
 {

@@ -107,9 +107,6 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     seat->interrupted = config->interrupted;
     seat->interrupted_ctx = config->interrupted_ctx;
     seat->late_ns = (uint64_t)shc_config_get()->late_ms * SHC_NS_PER_MS;
-    SHC_TRY(shc_tuning_read(config->tuning ? SHC_TUNING_OPTION : "SHMCOLL_TUNING",
-                            config->tuning ? config->tuning : shc_config_get()->tuning,
-                            shc_process_tuning(), &comm->tuning));
     comm->arena.segment.fd = -1;
     /* relaxed: no other thread knows the group yet. */
     shc_a64_store_relaxed(&comm->timeout_ns,
@@ -130,6 +127,10 @@ static enum shc_status fill(struct shc_comm *comm, const struct shc_comm_config 
     bool complete = comm->scratch && (comm->global_ranks || !config->global_ranks);
     if (!complete)
         return shc_fail(SHC_ERR_NOMEM, "no memory for a group");
+    /* The others are told of an error: within the time-out, and by whose it is. */
+    SHC_TRY(shc_tuning_read(config->tuning ? SHC_TUNING_OPTION : "SHMCOLL_TUNING",
+                            config->tuning ? config->tuning : shc_config_get()->tuning,
+                            shc_process_tuning(), &comm->tuning));
     for (int kind = 0; kind < SHC_OP_KIND_COUNT; kind++)
         shc_copy_trials_init(comm->trials[kind], SHC_COPY_NON_TEMPORAL + 1, SHC_COPY_NON_TEMPORAL);
     return init_p2p(comm);

@@ -463,9 +463,14 @@ enum shc_status shc_rendezvous_refuse(struct shc_rendezvous *m, enum shc_status 
     char text[SHC_RECORD_TEXT_BYTES];
     snprintf(text, sizeof text, "%s: %.380s", shc_seat_rank_name(m->seat, m->seat->rank).text,
              shc_error_text());
-    bool begun = take_generation(m) == SHC_OK;
-    enum shc_status recorded = shc_fail(status, "%s", text);
-    return begun ? shc_rendezvous_give_up(m, recorded) : recorded;
+    const struct shc_verdict wish = shc_verdict_of(status, text);
+    struct shc_verdict decided;
+    /* This rank is in time, so the store may take as long as for any other call. If the process ended before the
+     * answer, the others would not get the reason. */
+    if (take_generation(m) == SHC_OK &&
+        shc_rendezvous_decide(m, m->list, m->generation, &wish, &decided) != SHC_OK && m->silent)
+        leave_decision(m, &wish);
+    return shc_fail(status, "%s", text);
 }
 
 void shc_rendezvous_init(struct shc_rendezvous *m, struct shc_seat *seat,
