@@ -32,6 +32,8 @@ OPERATIONS = ("all_reduce", "recv")
 SETTLE_S = 2.0  # the first looks of a wait are closer together
 WAITING, TOLD = 0, 1  # of the words of a rank
 
+stores = tempfile.TemporaryDirectory(prefix="shmcoll-parked-")
+
 
 class Board:
     """Numbers that a rank writes and the parent reads."""
@@ -71,7 +73,7 @@ def body(board: Board, rank: int, world: int, path: str, operation: str) -> None
 
 def start(board: Board, world: int, operation: str) -> list[int]:
     """Returns the ranks' pids once all of them wait."""
-    path = tempfile.mktemp(prefix="shmcoll-parked-")
+    path = tempfile.mktemp(dir=stores.name)
     pids = []
     for rank in range(world):
         pid = os.fork()
