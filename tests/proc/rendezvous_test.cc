@@ -325,13 +325,18 @@ TEST(SlowStore, HasTheReasonWhenARankThatIsRefusedReturns)
         [](Rank &rank) {
             Silent slow = {rank.store, "/1/d", 500 * SHC_NS_PER_MS};
             shc_comm_config config = config_of(0, 2, slow.view(true), 20 * SHC_NS_PER_S);
+            const int32_t of_the_job[] = {5, 7};
+            config.global_ranks = of_the_job;
             config.tuning = "depth=9";
             Made made = make(config);
             EXPECT_EQ(made.status, SHC_ERR_INVALID) << made.text;
             EXPECT_EQ(slow.standing, 0);
             EXPECT_GE(made.took_ns, 500 * SHC_NS_PER_MS);
-            made = make(config_of(1, 2, rank.store, 20 * SHC_NS_PER_S));
+            config = config_of(1, 2, rank.store, 20 * SHC_NS_PER_S);
+            config.global_ranks = of_the_job;
+            made = make(config);
             EXPECT_EQ(made.status, SHC_ERR_INVALID) << made.text;
+            expect_has(made.text, "could not be made: rank 5 ");
             expect_has(made.text, "\"depth=9\" is not a number from 2 to 4");
             slow.end();
         },

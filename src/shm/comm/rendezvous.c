@@ -465,7 +465,7 @@ enum shc_status shc_rendezvous_refuse(struct shc_rendezvous *m, enum shc_status 
              shc_error_text());
     const struct shc_verdict wish = shc_verdict_of(status, text);
     struct shc_verdict decided;
-    /* This rank is in time, so the store may take as long as for any other call. If the process ended before the
+    /* RDV-33: this rank is in time, so the store may take as long as for any other call. If the process ended before the
      * answer, the others would not get the reason. */
     if (take_generation(m) == SHC_OK &&
         shc_rendezvous_decide(m, m->list, m->generation, &wish, &decided) != SHC_OK && m->silent)
