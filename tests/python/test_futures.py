@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 
+import features
 from ranks import Rank, outcomes, run, seconds
 
 
@@ -221,6 +222,7 @@ def test_a_profile_has_the_names_and_shapes_of_operations() -> None:
     run(2, body)
 
 
+@features.needs_param_comms
 def test_a_trace_has_what_nccls_traces_say_of_each_operation(tmp_path: Path) -> None:
     def body(rank: Rank) -> None:
         rank.init()

@@ -69,7 +69,7 @@ def test_a_rank_that_does_not_come_is_named_over_hosts() -> None:
         dist.broadcast(torch.ones(5), 3)
         if rank.rank == 1:
             wait_for_release(rank)
-        dist.all_gather_single(torch.empty(12), torch.ones(3))
+        dist.all_gather_into_tensor(torch.empty(12), torch.ones(3))
 
     def waits(said: Any) -> bool:
         (culprit,) = said["waited_for"]

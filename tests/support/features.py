@@ -9,6 +9,7 @@ import pathlib
 import pytest
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup
 from torch.distributed.algorithms.ddp_comm_hooks import ddp_zero_hook
 
 VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
@@ -29,6 +30,10 @@ MONITORS_ALL = "only implemented for GLOO" not in inspect.getsource(dist.monitor
 SPLITS_IN_ORDER = VERSION >= (2, 14)
 # Older gloos take each reduction for a sum in reduce_scatter, and say nothing.
 GLOO_SCATTERS = VERSION >= (2, 9)
+# Older headers do not let a backend outside torch write the event of NCCL's traces.
+PARAM_COMMS = VERSION >= (2, 9)
+# An older one cannot say its name, and so be no engine.
+FAKE_GROUP = hasattr(FakeProcessGroup, "_create_internal")
 # Older hooks of ZeRO let no backend but NCCL's sum gradients while the optimizer steps.
 ZERO_OVERLAPS = "currently requires" not in inspect.getsource(ddp_zero_hook)
 
@@ -48,4 +53,6 @@ needs_gather_single = needs(GATHER_SINGLE, "gather_single")
 needs_work_exception = needs(WORK_EXCEPTION, "Work.exception that works")
 needs_wrapped_ends = needs(WRAPPED_ENDS, "shutdown in its debug wrapper")
 needs_gloo_that_scatters = needs(GLOO_SCATTERS, "gloo with averages in reduce_scatter")
+needs_param_comms = needs(PARAM_COMMS, "record_param_comms for a backend outside it")
+needs_fake_group = needs(FAKE_GROUP, "fake group with a name")
 needs_zero_that_overlaps = needs(ZERO_OVERLAPS, "overlap of ZeRO with other backends")
