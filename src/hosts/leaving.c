@@ -12,7 +12,7 @@
 #include <stdio.h>
 
 #define LATEST_NS        (5 * SHC_NS_PER_S)
-#define ANSWER_NS        (30 * SHC_NS_PER_MS)  /* most that a failed call waits for the store */
+#define ANSWER_NS        (300 * SHC_NS_PER_MS) /* most that a failed call waits for the store */
 #define FAREWELL_NS      (100 * SHC_NS_PER_MS) /* most that a close waits for the store */
 #define FILE_FAREWELL_NS (10 * SHC_NS_PER_S)   /* and for one in a file */
 #define LEFT_MAGIC       UINT64_C(0x327466656c2d6873) /* "sh-left2" */
