@@ -168,9 +168,12 @@ static bool may_use_pool(struct shc_p2p *p2p, const struct shc_message *m, bool 
 {
     struct shc_pairs *pairs = &p2p->pairs;
     const struct shc_p2p_peer *to = &p2p->peers[m->peer];
-    const size_t bytes = m->shape.bytes, piece = next_piece(m, SHC_POOL_BYTES);
+    const size_t bytes = m->shape.bytes;
+    if (!fits(p2p, SHC_PROTOCOL_POOL, bytes))
+        return false;
+    const size_t piece = next_piece(m, SHC_POOL_BYTES);
     const uint32_t pieces = at_once ? (uint32_t)((bytes - 1) / piece + 1) : 1;
-    if (!fits(p2p, SHC_PROTOCOL_POOL, bytes) || is_tried(m) || !shc_pair_has_pool(pairs, m->peer) ||
+    if (is_tried(m) || !shc_pair_has_pool(pairs, m->peer) ||
         !shc_pool_has(pairs, m->peer, pieces) || !shc_pair_has_lines(pairs, m->peer, pieces) ||
         !shc_credit_left(pairs, m->peer, bytes) || (piece < bytes && is_one_unasked(p2p, m->peer)))
         return false;
@@ -226,8 +229,9 @@ static enum sending send_by_buffer(struct shc_p2p *p2p, struct shc_message *m, b
 {
     if (shc_select_streams(p2p->env.tuning, m->shape.bytes))
         choose_mode(p2p, m);
-    if (send_by_pool(p2p, m, at_once) == SENT)
-        return SENT;
+    const enum sending sent = send_by_pool(p2p, m, at_once);
+    if (sent != NO_ROOM)
+        return sent;
     const struct shc_place place = shc_eager_lend(&p2p->pairs, m->peer, SHC_EAGER_WHOLE);
     if (place.memory == SHC_IN_LINE)
         return NO_ROOM;
