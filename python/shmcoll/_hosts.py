@@ -105,7 +105,10 @@ def _fake_host(rank: int) -> int | None:
 
 
 def are_faked(members: Sequence[int], rank: int) -> bool:
-    """Are the members, ranks of the job, to be taken for ranks of several hosts? rank: this one's, in the group."""
+    """Are the members, ranks of the job, to be taken for ranks of several hosts? rank: this one's, in the group.
+
+    Says so if the variable is set, and leaves the whole job on one host.
+    """
     faked = len({_fake_host(member) for member in members}) > 1
     said = os.environ.get("SHMCOLL_FAKE_HOSTS")
     if said and not faked and rank == 0 and len(members) > 1 and not dist.is_initialized():

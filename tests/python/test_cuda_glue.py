@@ -720,7 +720,8 @@ def test_tools_outside_see_what_a_gpu_does(tmp_path: Path) -> None:
         if rank.rank:
             call()
         cuda.synchronize(0)
-        time.sleep(0.05)  # the watcher looks every 10 ms
+        while not rank.board[2]:
+            time.sleep(0.01)
         shmcoll.dump(tmp_path / f"{rank.rank}.dump")
 
     def look(run: Run) -> None:
@@ -729,12 +730,13 @@ def test_tools_outside_see_what_a_gpu_does(tmp_path: Path) -> None:
         run.board[0] = 1
         look_at_gpu_waits(run)
         run.board[1] = 1
+        look_until(run.pids, nothing_is_under_way)
 
     def meanwhile(run: Run) -> None:
         try:
             look(run)
         finally:
-            run.board[0] = run.board[1] = 1
+            run.board[0] = run.board[1] = run.board[2] = 1
 
     run(2, body, meanwhile=meanwhile)
     text = tool("postmortem", tmp_path)
@@ -761,6 +763,13 @@ def look_at_gpu_trace(pids: list[int], file: Path) -> None:
     }
     assert {e["args"]["reduction"] for e in slices if e["name"] == "all_reduce"} == {"sum"}
     assert {(e["pid"], e["args"]["peer"]) for e in slices if e["name"] == "send"} == {(pids[1], 0)}
+
+
+def nothing_is_under_way(code: int, said: dict[str, Any]) -> bool:
+    first, second = said["groups"][0]["ranks"]
+    seen = [rank[part] for rank in (first, second) for part in ("device", "device_messages")]
+    same = first["device"]["called"] == second["device"]["called"]
+    return same and all(each["done"] == each["called"] for each in seen)
 
 
 def look_at_gpu_waits(run: Run) -> None:
