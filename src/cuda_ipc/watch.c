@@ -260,7 +260,9 @@ static void *watch(void *arg)
         const uint64_t done = done_of(comm, comm->rank) + shc_mail_done(comm);
         const bool idle = is_idle(comm) && !shc_capture_stirs(comm);
         const bool failed = comm->failed != SHC_OK;
-        if ((idle && settled && ended == failed) || comm->stuck) {
+        /* An operation may be over by the time that its call has woken this thread: that is to be shown, too. */
+        const bool looked = settled && done == seen && ended == failed;
+        if ((idle && looked) || comm->stuck) {
             if (!idle) /* and stuck: poison by the CPU needs no driver */
                 shc_timeline_poison_by_cpu(&comm->timeline);
             rest(comm, !idle);
