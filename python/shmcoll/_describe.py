@@ -35,6 +35,8 @@ class Description(TypedDict, total=False):
     """Rank of this process in the job."""
     members: str
     """The ranks of the job that are in the group, in the group's order, as in "2,5,7"."""
+    gone: str
+    """The ranks of the group that this rank knows to have died or left, as in "1,3"; over several hosts, of its own."""
     world_size: int
     """Ranks in the group."""
     hosts: int

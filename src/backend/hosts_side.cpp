@@ -45,8 +45,8 @@ std::string valueOf(const std::string &lines, const std::string &key)
 // What of an island's lines does not hold for the whole group.
 bool isOfIsland(const std::string &line)
 {
-    for (const char *key : {"name=", "desc=", "rank=", "global_rank=", "members=", "world_size=",
-                            "timeout_s=", "path."})
+    for (const char *key : {"name=", "desc=", "rank=", "global_rank=", "members=", "gone=",
+                            "world_size=", "timeout_s=", "path."})
         if (line.rfind(key, 0) == 0)
             return true;
     return false;
@@ -222,8 +222,12 @@ void HostsSide::describe(const char *words)
 std::string HostsSide::info() const
 {
     const std::string own = infoOf(shc_hosts_get_sequencer(hosts_));
-    std::istringstream island(infoOf(shc_hosts_get_island(hosts_)));
-    std::string text;
+    const std::string islands = infoOf(shc_hosts_get_island(hosts_));
+    std::istringstream island(islands), gone(valueOf(islands, "gone"));
+    std::vector<int> left;
+    for (std::string number; std::getline(gone, number, ',');)
+        left.push_back(shc_hosts_peer_rank(hosts_, std::stoi(number)));
+    std::string text = c10::str("gone=", c10::Join(",", left), "\n");
     for (const char *key : {"name", "desc", "global_rank", "timeout_s"})
         text += c10::str(key, "=", valueOf(own, key), "\n");
     for (std::string line; std::getline(island, line);)

@@ -9,6 +9,7 @@
 #include "shm/p2p/protocols.h"
 #include "shm/proto/board.h"
 #include "shm/proto/late.h"
+#include "shm/proto/member.h"
 
 #include <stdio.h>
 
@@ -127,6 +128,21 @@ static void members_text(const struct shc_seat *seat, char *text, size_t capacit
                                  shc_seat_global_rank(seat, rank));
 }
 
+/* "1,3": the ranks of the group that have died or left. pre: mapped_lock is held. */
+static void gone_text(const struct shc_comm *comm, char *text, size_t capacity)
+{
+    const struct shc_seat *seat = &comm->seat;
+    size_t used = 0;
+    text[0] = '\0';
+    for (int rank = 0; comm->mapped && rank < seat->world_size && used < capacity; rank++) {
+        const enum shc_member_state state = shc_member_look(seat, rank);
+        if (state == SHC_MEMBER_DEAD || state == SHC_MEMBER_LEFT ||
+            (rank != seat->rank && shc_member_process_gone(seat, rank)))
+            used +=
+                (size_t)snprintf(text + used, capacity - used, "%s%d", used > 0 ? "," : "", rank);
+    }
+}
+
 static void log_paths(const struct shc_comm *comm)
 {
     for (int kind = 0; kind < SHC_OP_KIND_COUNT && comm->seat.world_size > 1; kind++) {
@@ -174,18 +190,21 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
     /* relaxed: a number for people. */
     const bool lock_biased = shc_a64_load_relaxed(&comm->p2p.lock.bias.whose) != 0;
     const struct shc_seat *seat = &comm->seat;
-    char members[SHC_MAX_WORLD * 8];
+    char members[SHC_MAX_WORLD * 8], gone[SHC_MAX_WORLD * 4];
     members_text(seat, members, sizeof members);
+    pthread_mutex_lock(&comm->mapped_lock);
+    gone_text(comm, gone, sizeof gone);
+    pthread_mutex_unlock(&comm->mapped_lock);
     int used = snprintf(
         text, capacity,
-        "name=%s\ndesc=%s\nrank=%d\nglobal_rank=%d\nmembers=%s\nworld_size=%d\ntimeout_s=%."
-        "3f\nsegment=%s\nsegment_bytes=%zu\n"
+        "name=%s\ndesc=%s\nrank=%d\nglobal_rank=%d\nmembers=%s\ngone=%s\nworld_size=%d\n"
+        "timeout_s=%.3f\nsegment=%s\nsegment_bytes=%zu\n"
         "arena=%s\narena_bytes=%zu\ncell_bytes=%zu\ndepth=%u\nbcast_slot_bytes=%zu\n"
         "spins=%u\nspins_engine=%u\nmigrations=%u\nthreads=%d\nthreads_jobs=%llu\n"
         "threads_of_all=%d\nthreads_from=%s\nlife_words=%s\nisa=%s\n"
         "cma=%s\nsingle_copies=%llu\npushed=%llu\nbiased=%s\nbiased_messages=%s\n",
         comm->name, shc_seat_group(seat), seat->rank, shc_seat_global_rank(seat, seat->rank),
-        members, seat->world_size, (double)timeout_ns / SHC_NS_PER_S,
+        members, gone, seat->world_size, (double)timeout_ns / SHC_NS_PER_S,
         shc_segment_form_name(comm->seat.segment.name.form), comm->seat.segment.bytes,
         comm->arena.made    ? shc_segment_form_name(comm->arena.segment.name.form)
         : comm->arena.tried ? "none"
