@@ -106,8 +106,9 @@ void GroupOptions::check() const
 
 ProcessGroupShm::ProcessGroupShm(const Store &store, int rank, int size,
                                  c10::intrusive_ptr<GroupOptions> options)
-    : Backend(rank, size), options_(std::move(options)), forGloo_(options_->isForGloo()),
-      timeout_(options_->timeout), group_(makeGroup(store, rank, size, *options_)),
+    : Backend(rank, size), options_(std::move(options)), store_(store),
+      forGloo_(options_->isForGloo()), timeout_(options_->timeout),
+      group_(makeGroup(store, rank, size, *options_)),
       cuda_(group_, rank, options_->group_name, options_->timeout)
 {
     init();
@@ -228,6 +229,27 @@ c10::intrusive_ptr<c10d::Backend::Options> ProcessGroupShm::getBackendOptions()
     return c10::make_intrusive<GroupOptions>(*options()); // a copy: torch writes into it
 }
 
+// Those of a group that is made of this one. torch hands over this one's, or another backend's: a mixed group makes all its
+// backends with the options of one.
+c10::intrusive_ptr<GroupOptions>
+ProcessGroupShm::optionsFor(const c10d::Backend::Options &options) const
+{
+    auto own = c10::make_intrusive<GroupOptions>(options.timeout, options_->backend);
+    own->group_name = options.group_name;
+#if SHMCOLL_TORCH_AT_LEAST(2, 11)
+    own->group_desc = options.group_desc;
+#endif
+    auto *ours = dynamic_cast<const GroupOptions *>(&options);
+    own->tuning = ours ? ours->tuning : options_->tuning;
+    return own;
+}
+
+// All backends of a new group get the same store, without a prefix for the device.
+ProcessGroupShm::Store ProcessGroupShm::storeFor(const Store &store)
+{
+    return c10::make_intrusive<c10d::PrefixStore>(kBackendName, store);
+}
+
 c10::intrusive_ptr<c10d::Backend>
 ProcessGroupShm::split(const Store &store, const std::vector<int> &ranks,
                        const c10::intrusive_ptr<c10d::Backend::Options> &options)
@@ -235,24 +257,48 @@ ProcessGroupShm::split(const Store &store, const std::vector<int> &ranks,
     auto found = std::find(ranks.begin(), ranks.end(), rank_);
     if (found == ranks.end())
         return nullptr;
-    // The options may be another backend's: a mixed group splits all its backends with the options of
-    // one.
-    auto own = c10::make_intrusive<GroupOptions>(options->timeout, options_->backend);
-    own->group_name = options->group_name;
-#if SHMCOLL_TORCH_AT_LEAST(2, 11)
-    own->group_desc = options->group_desc;
-#endif
-    // torch hands over the parent's options.
-    const std::vector<uint64_t> &parents = options_->global_ranks_in_group;
+    auto own = optionsFor(*options);
     for (const int rank : ranks)
-        own->global_ranks_in_group.push_back(
-            parents.size() == static_cast<size_t>(size_) ? parents.at(rank) : rank);
-    auto *ours = dynamic_cast<const GroupOptions *>(options.get());
-    own->tuning = ours ? ours->tuning : options_->tuning;
-    // All backends of the group get the same store, without a prefix for the device.
-    auto prefixed = c10::make_intrusive<c10d::PrefixStore>(kBackendName, store);
-    return c10::make_intrusive<ProcessGroupShm>(prefixed, static_cast<int>(found - ranks.begin()),
+        own->global_ranks_in_group.push_back(globalRank(rank));
+    return c10::make_intrusive<ProcessGroupShm>(storeFor(store),
+                                                static_cast<int>(found - ranks.begin()),
                                                 static_cast<int>(ranks.size()), own);
+}
+
+// Ranks of several groups, which may be of several jobs: what number a rank had there says nothing.
+c10::intrusive_ptr<c10d::Backend>
+ProcessGroupShm::merge(const Store &store,
+                       const c10::intrusive_ptr<c10d::Backend::Options> &options, const int &rank,
+                       const int &size)
+{
+    return c10::make_intrusive<ProcessGroupShm>(storeFor(store), rank, size, optionsFor(*options));
+}
+
+#endif
+#if SHMCOLL_TORCH_AT_LEAST(2, 10)
+
+// The ranks keep their numbers in the job (_backend.py: job_ranks).
+c10::intrusive_ptr<c10d::Backend>
+ProcessGroupShm::shrink(const std::vector<int64_t> &excluded, int flags,
+                        const c10::intrusive_ptr<c10d::Backend::Options> &options)
+{
+    TORCH_CHECK_VALUE(!hosts_, "shmcoll: shrink: the group is on several hosts");
+    std::vector<int> left;
+    for (int rank = 0; rank < size_; rank++)
+        if (std::find(excluded.begin(), excluded.end(), rank) == excluded.end())
+            left.push_back(rank);
+    TORCH_CHECK_VALUE(
+        left.size() + excluded.size() == static_cast<size_t>(size_) &&
+            std::find(left.begin(), left.end(), rank_) != left.end(),
+        "shmcoll: shrink: not other ranks of the group, each once: ", c10::Join(", ", excluded));
+    auto wanted = optionsFor(options ? *options : *this->options());
+    wanted->group_name =
+        c10::str(options_->group_name, " without ranks ", c10::Join(",", excluded));
+    if (flags != 0) // SHRINK_ABORT
+        abort();
+    auto prefixed =
+        c10::make_intrusive<c10d::PrefixStore>(c10::str("shrink/", c10::Join(",", left)), store_);
+    return split(prefixed, left, wanted);
 }
 
 #endif

@@ -114,6 +114,18 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     c10::intrusive_ptr<c10d::Backend>
     split(const Store &store, const std::vector<int> &ranks,
           const c10::intrusive_ptr<c10d::Backend::Options> &options) override;
+    c10::intrusive_ptr<c10d::Backend>
+    merge(const Store &store, const c10::intrusive_ptr<c10d::Backend::Options> &options,
+          const int &rank, const int &size) override;
+#endif
+#if SHMCOLL_TORCH_AT_LEAST(2, 10)
+    bool supportsShrinking() const override
+    {
+        return true;
+    }
+    c10::intrusive_ptr<c10d::Backend>
+    shrink(const std::vector<int64_t> &excluded, int flags,
+           const c10::intrusive_ptr<c10d::Backend::Options> &options) override;
 #endif
 #if SHMCOLL_TORCH_AT_LEAST(2, 15)
     // For torch.distributed.split_group, which needed a GPU before.
@@ -196,6 +208,10 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
                     c10::intrusive_ptr<GroupOptions> options);
     shc_status runNow(const shc_op &op);
     void close();
+#if SHMCOLL_TORCH_AT_LEAST(2, 9)
+    c10::intrusive_ptr<GroupOptions> optionsFor(const c10d::Backend::Options &options) const;
+    static Store storeFor(const Store &store);
+#endif
     WorkPtr startMessage(const Call &call);
     WorkPtr submit(const Group &group, const shc_op &op, const Call &call, HostsSide *hosts);
     static void record(at::RecordFunction &event, const Call &call);
@@ -237,6 +253,7 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
 
     std::shared_ptr<void> gloosStore_;         // nothing; GroupOptions says why these two are first
     c10::intrusive_ptr<GroupOptions> options_; // Python may write into it
+    Store store_;                              // for shrink()
     const bool forGloo_;
     std::atomic<bool> described_{false};
     std::atomic<std::chrono::milliseconds> timeout_;
