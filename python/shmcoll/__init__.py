@@ -16,6 +16,7 @@ the library:
     describe            what a group uses, and why
     monitored_barrier   a barrier that names missing ranks
     on_late             calls a function when a rank waits too long
+    shrink_group        goes on with the ranks of a group that are left, after some have died
     dump                writes the last calls of this process to a file
     use_for_gloo        from now on, groups that ask for gloo get shared memory where they can
     all_reduce, broadcast, all_gather_into, reduce_scatter_into, all_to_all, barrier
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from shmcoll._dump import dump
     from shmcoll._memory import empty, empty_like, zeros, zeros_like
     from shmcoll._memory import is_shared, share, shared_memory
+    from shmcoll._shrink import shrink_group
 
     __version__: str
 
@@ -70,6 +72,7 @@ __all__ = [
     "reduce_scatter_into",
     "share",
     "shared_memory",
+    "shrink_group",
     "use_for_gloo",
     "zeros",
     "zeros_like",
@@ -168,6 +171,7 @@ _HOMES = {
     "reduce_scatter_into": "_direct",
     "share": "_memory",
     "shared_memory": "_memory",
+    "shrink_group": "_shrink",
     "zeros": "_memory",
     "zeros_like": "_memory",
 }

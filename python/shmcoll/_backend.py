@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import datetime
 import multiprocessing.util
 import os
 import sys
 import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import torch.distributed as dist
@@ -86,8 +89,49 @@ def _make_options(options: Any, backend_options: Any) -> _glue.Options:
         # torch tells descriptions only after it has made a group, and the default group's is known.
         ours.group_desc = "default_pg"
     # torch gives [] for the default group, which has all ranks.
-    ours.global_ranks_in_group = options.global_ranks_in_group or list(range(options.group_size))
+    ours.global_ranks_in_group = job_ranks(
+        options.global_ranks_in_group or range(options.group_size)
+    )
     return ours
+
+
+# The default group, and which ranks of the job are in it. torch counts them anew when a group has shrunk.
+_world: tuple[Callable[[], Any], list[int]] | None = None
+_next_world: list[int] | None = None  # the same of one that is being made
+
+
+def _ranks_of_world(world: Any) -> list[int]:
+    """In the job; [] if they are not known, or if nothing of shmcoll is in the default group."""
+    try:
+        text = _glue.info(find_backend("", world)[1])
+    except (ValueError, RuntimeError):
+        return []
+    members = next(line for line in text.splitlines() if line.startswith("members="))
+    return [int(number) for number in members.partition("=")[2].split(",")]
+
+
+def job_ranks(ranks: Iterable[int]) -> list[int]:
+    """torch's ranks, numbered as when the job began. Groups, messages and tools keep to those numbers."""
+    global _world
+    world: Any = dist.group.WORLD
+    if world is None:
+        numbers = _next_world
+    else:
+        if _world is None or _world[0]() is not world:
+            _world = (weakref.ref(world), _ranks_of_world(world))
+        numbers = _world[1]
+    return [numbers[rank] for rank in ranks] if numbers else list(ranks)
+
+
+@contextlib.contextmanager
+def numbering(numbers: list[int]) -> Iterator[None]:
+    """In it a default group of these ranks of the job is made."""
+    global _next_world
+    _next_world = numbers
+    try:
+        yield
+    finally:
+        _next_world = None
 
 
 def _leave_child() -> None:
@@ -193,6 +237,20 @@ def _is_ours(backend: Any) -> bool:
     return in_place is not None and in_place.is_in_gloos_place(backend)
 
 
+def find_backend(what: str, group: dist.ProcessGroup | None) -> tuple[Any, Any]:
+    """Returns the group, by default the default group, and its backend of shmcoll; or raises what `what` raises."""
+    pg: Any = dist.distributed_c10d._get_default_group() if group is None else group
+    if pg == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("shmcoll: this process is not in that group")
+    _check_type(f"{what}: group", pg, dist.ProcessGroup)
+    for device in pg._device_types:
+        backend = pg._get_backend(device)
+        backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
+        if _is_ours(backend):
+            return pg, backend
+    raise ValueError(f"shmcoll: the group's backend is {pg.name()}; nothing of shmcoll is in it")
+
+
 @overload
 def describe(
     group: dist.ProcessGroup | None = None, internals: Literal[False] = False
@@ -234,21 +292,13 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
     from shmcoll._describe import parse
     from shmcoll._memory import info as heap_info
 
-    pg: Any = dist.distributed_c10d._get_default_group() if group is None else group
-    if pg == dist.GroupMember.NON_GROUP_MEMBER:
-        raise ValueError("shmcoll: this process is not in that group")
-    _check_type("describe: group", pg, dist.ProcessGroup)
-    for device in pg._device_types:
-        backend = pg._get_backend(device)
-        backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
-        if _is_ours(backend):
-            # Where the group does not say more.
-            lines = ["hosts=1", "host=0", "rails=0", "engine=none", "order=rank", "partials=wide"]
-            lines += ["engine_calls=0", "engine_bytes=0"]
-            lines += [*_glue.core_info()[:1], *_glue.info(backend).splitlines()]
-            lines += [f"glue={_glue.NAME}", *heap_info()]
-            return cast("Description", parse(lines, internals))
-    raise ValueError(f"shmcoll: the group's backend is {pg.name()}; nothing of shmcoll is in it")
+    _, backend = find_backend("describe", group)
+    # Where the group does not say more.
+    lines = ["hosts=1", "host=0", "rails=0", "engine=none", "order=rank", "partials=wide"]
+    lines += ["engine_calls=0", "engine_bytes=0"]
+    lines += [*_glue.core_info()[:1], *_glue.info(backend).splitlines()]
+    lines += [f"glue={_glue.NAME}", *heap_info()]
+    return cast("Description", parse(lines, internals))
 
 
 def monitored_barrier(

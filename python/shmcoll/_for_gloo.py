@@ -118,7 +118,7 @@ def _make(wish: _Wish) -> Any:
     except (ImportError, AttributeError) as error:
         return _real_gloo(wish, _cannot_load(wish, error))
     options.group_name = wish.name
-    options.global_ranks_in_group = wish.ranks
+    options.global_ranks_in_group = _backend.job_ranks(wish.ranks)
     if _hosts.are_faked(wish.ranks, wish.rank):
         return _over_hosts(wish, options, "SHMCOLL_FAKE_HOSTS says that it is on several hosts")
     try:

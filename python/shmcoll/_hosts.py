@@ -75,7 +75,7 @@ def _rails(options: Any = None) -> int:
     return getattr(options, "rails", 0) or int(said or 0)
 
 
-def _late_ms() -> int:
+def late_ms() -> int:
     """The milliseconds of SHMCOLL_LATE_MS; 0 if the library ignores it, too, and has told so."""
     said = os.environ.get("SHMCOLL_LATE_MS", "")
     return int(said) if re.fullmatch("[0-9]{1,8}", said) and int(said) <= 86_400_000 else 0
@@ -253,7 +253,7 @@ def _meet(group: Any, rank: int, members: list[int], options: Any, rails: int) -
         },
         _words(members[rank]),
         rails,
-        _late_ms(),
+        late_ms(),
     )
     return text
 

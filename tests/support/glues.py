@@ -25,6 +25,11 @@ DIFFERENT = {
     "test_ddp_trains_behind_the_debug_wrapper": "there is no wrapper",
     "test_tensors_of_a_dropped_work_live_until_it_is_done_and_not_longer": "small results live on",
     "test_peers_are_not_delayed[new_group]": "its calls of the store need Python's lock",
+    "test_several_hosts_are_refused": "a group over several hosts needs the compiled glue",
+    "test_a_group_in_gloos_place_shrinks": "it cannot take gloo's place",
+    "test_the_example_trains_on": "an error of a future is a RuntimeError",
+    "test_torchs_own_function_shrinks_too": "it does not offer that",
+    "test_two_groups_become_one": "it does not offer that",
     "test_with_gloos_place_each_group_gets_what_its_ranks_can_have": "it cannot take gloo's place",
 }
 
