@@ -2,11 +2,10 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Goes on with training when a rank dies, with the ranks that are left.
 
-    python examples/survive.py                  three ranks; rank 1 is killed at step 50
-    python examples/survive.py --ranks 8 --kill 3@20 5@60
+    shmcoll run --survive -n 3 examples/survive.py                      rank 1 is killed at step 50
+    shmcoll run --survive -n 8 examples/survive.py --kill 3@20 5@60     others are
 
-Ranks are processes of this program, which ends none when another one dies; torchrun would. It serves
-the store, which so outlives every rank.
+torchrun would end all ranks when one has died.
 """
 
 from __future__ import annotations
@@ -14,13 +13,11 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 from typing import Any
 
 import shmcoll
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -61,10 +58,20 @@ class Training:
         self.parallel = DistributedDataParallel(self.model)
 
 
-def work(rank: int, args: argparse.Namespace, port: int) -> None:
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--steps", type=int, default=100, help="of training (default 100)")
+    parser.add_argument(
+        "--kill",
+        nargs="*",
+        default=["1@50"],
+        metavar="RANK@STEP",
+        help="which rank is killed, and when (default 1@50)",
+    )
+    args = parser.parse_args()
     torch.set_num_threads(1)
-    store = dist.TCPStore("127.0.0.1", port, is_master=False)
-    dist.init_process_group("shmcoll", store=store, rank=rank, world_size=args.ranks)
+    dist.init_process_group("shmcoll")
+    rank, ranks = dist.get_rank(), dist.get_world_size()  # as the job has begun
     training = Training()
     lost = False
     while training.step < args.steps:
@@ -81,37 +88,9 @@ def work(rank: int, args: argparse.Namespace, port: int) -> None:
     loss = training.loss.clone()
     dist.all_reduce(loss, dist.ReduceOp.AVG)
     if dist.get_rank() == 0:
-        print(f"{dist.get_world_size()} of {args.ranks} ranks, {args.steps} steps, loss {loss:.4f}")
+        print(f"{dist.get_world_size()} of {ranks} ranks, {args.steps} steps, loss {loss:.4f}")
     dist.destroy_process_group()
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--ranks", type=int, default=3, help="how many at first (default 3)")
-    parser.add_argument("--steps", type=int, default=100, help="of training (default 100)")
-    parser.add_argument(
-        "--kill",
-        nargs="*",
-        default=["1@50"],
-        metavar="RANK@STEP",
-        help="which rank is killed, and when (default 1@50)",
-    )
-    args = parser.parse_args()
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    context = mp.get_context("spawn")
-    ranks = [
-        context.Process(target=work, args=(rank, args, store.port)) for rank in range(args.ranks)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-    killed = {int(entry.partition("@")[0]) for entry in args.kill}
-    codes = [process.exitcode for process in ranks]
-    return int(any(code != (-9 if rank in killed else 0) for rank, code in enumerate(codes)))
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 # name -> (text for --help, module whose main(arguments) runs it)
 COMMANDS = {
     "bench": ("times collectives of backends side by side on this host", "shmcoll.bench.cli"),
+    "run": ("starts ranks on this machine, and serves their store", "shmcoll._launch"),
     "status": (
         "shows the groups of this machine, and who waits for whom",
         "shmcoll.watch.status",

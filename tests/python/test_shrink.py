@@ -304,7 +304,8 @@ def test_a_group_in_gloos_place_shrinks() -> None:
 
 def test_the_example_trains_on() -> None:
     example = Path(__file__).parents[2] / "examples" / "survive.py"
-    command = [sys.executable, example, "--ranks", "4", "--steps", "40", "--kill", "0@9", "2@25"]
+    program = [str(example), "--steps", "40", "--kill", "0@9", "2@25"]
+    command = [sys.executable, "-m", "shmcoll", "run", "--survive", "-n", "4", *program]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert re.search(r"^2 of 4 ranks, 40 steps, loss 0\.\d+$", done.stdout, re.M), done.stdout

@@ -169,7 +169,7 @@ def options_of(parse: Callable[[], object]) -> Iterator[str]:
 
 
 def tools() -> Iterator[Line]:
-    from shmcoll import cli
+    from shmcoll import _launch, cli
     from shmcoll.bench import cli as bench, options
     from shmcoll.bench.judge import compare, tune
     from shmcoll.watch import doctor, export, postmortem, stacks, status, top, topo, trace
@@ -180,6 +180,7 @@ def tools() -> Iterator[Line]:
         "bench": lambda: options.parse([]),
         "bench compare": lambda: compare._parser().parse_args([]),
         "bench tune": lambda: tune._parser().parse_args([]),
+        "run": lambda: _launch.main([]),
         "status": lambda: status.main([]),
         "top": lambda: top.main([]),
         "trace": lambda: trace.main([]),
@@ -195,7 +196,7 @@ def tools() -> Iterator[Line]:
             yield f"option shmcoll {name} {option}", ""
     modules = {"bench": bench, "bench compare": compare, "bench tune": tune, "status": status}
     modules |= {"top": top, "trace": trace, "postmortem": postmortem, "export": export}
-    modules |= {"stacks": stacks, "doctor": doctor, "topo": topo}
+    modules |= {"stacks": stacks, "doctor": doctor, "topo": topo, "run": _launch}
     for name, module in modules.items():
         for code, value in sorted(vars(module).items()):
             if code.startswith("EXIT_"):
