@@ -295,7 +295,7 @@ def describe(group: dist.ProcessGroup | None = None, internals: bool = False) ->
     _, backend = find_backend("describe", group)
     # Where the group does not say more.
     lines = ["hosts=1", "host=0", "rails=0", "engine=none", "order=rank", "partials=wide"]
-    lines += ["engine_calls=0", "engine_bytes=0"]
+    lines += ["engine_calls=0", "engine_bytes=0", "unsure="]
     lines += [*_glue.core_info()[:1], *_glue.info(backend).splitlines()]
     lines += [f"glue={_glue.NAME}", *heap_info()]
     return cast("Description", parse(lines, internals))

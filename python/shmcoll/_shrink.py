@@ -16,7 +16,9 @@ from torch._C._distributed_c10d import PrefixStore
 
 from shmcoll import _backend, _glue, _hosts
 from shmcoll._log import say
+from shmcoll._options import HOSTS_KEYS
 
+_LOST_HOST_S = 10.0  # for a rank to come from a host whose connection has ended
 _PEER_DEAD = 11  # enum shc_status of src/shm/shmcoll.h
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.02
 
@@ -35,7 +37,7 @@ def _a_rank_has_died() -> bool:
 
 
 def _ranks_text(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks)) or 'none'}"
 
 
 class _Patience:
@@ -85,7 +87,10 @@ class _Survivors:
         self.numbers = _numbers(facts["members"])  # in the job
         self.store = store
         self.patience = patience
+        self.over_hosts = int(facts.get("hosts", "1")) > 1
         self.round = 0
+        self.seen = ""  # what this rank has told of the others
+        self.unsure_s: dict[int, float] = {}  # since when
 
     def _key(self, what: str) -> str:
         return f"{self.round}/{what}"
@@ -94,19 +99,47 @@ class _Survivors:
         return bool(self.store.check([self._key(key) for key in keys]))
 
     def _gone(self) -> set[int]:
-        return set(_numbers(_facts(self.backend)["gone"]))
+        """The ranks that have died or left. Over several hosts each rank tells the others what it sees of its own."""
+        facts = _facts(self.backend)
+        gone = set(_numbers(facts["gone"]))
+        if not self.over_hosts:
+            return gone
+        unsure = set(_numbers(facts["unsure"]))
+        seen = f"{facts['gone']};{facts['unsure']}"
+        if seen != self.seen:
+            self.store.set(self._key(f"seen/{self.rank}"), seen)
+            self.seen = seen
+        for rank in range(self.size):
+            if rank != self.rank and self._have(f"seen/{rank}"):
+                theirs, _, lost = self.store.get(self._key(f"seen/{rank}")).partition(b";")
+                gone.update(self._ranks(theirs))
+                unsure.update(self._ranks(lost))
+        return gone | self._given_up(unsure - gone)
+
+    def _given_up(self, unsure: set[int]) -> set[int]:
+        """A host that is lost: its ranks, unless one has come in time, which knows of the others."""
+        now = time.monotonic()
+        for rank in unsure:
+            self.unsure_s.setdefault(rank, now)
+        late = {rank for rank in unsure if now - self.unsure_s[rank] >= _LOST_HOST_S}
+        return set() if any(self._have(f"came/{rank}") for rank in unsure) else late
+
+    def _ranks(self, value: bytes) -> list[int]:
+        """What a rank has written into the store."""
+        text = value.decode(errors="replace")
+        try:
+            ranks = _numbers(text)
+        except ValueError:
+            ranks = [-1]
+        if ranks != sorted({*ranks} & {*range(self.size)}):
+            raise dist.DistBackendError(f"shmcoll: shrink_group: the store holds {text!r} as ranks")
+        return ranks
 
     def _decision(self) -> list[int] | None:
         """Who is left, if that has been decided in this round."""
         if not self._have("left"):
             return None
-        text = self.store.get(self._key("left")).decode(errors="replace")
-        try:
-            left = _numbers(text)
-        except ValueError:
-            left = []
-        if not left or left != sorted({*left} & {*range(self.size)}):
-            raise dist.DistBackendError(f"shmcoll: shrink_group: the store holds {text!r} as ranks")
+        left = self._ranks(self.store.get(self._key("left")))
         if self.rank not in left:
             names = _ranks_text([self.numbers[rank] for rank in left])
             raise dist.DistBackendError(
@@ -118,6 +151,7 @@ class _Survivors:
         """Enters the first round that has not failed."""
         while self._have("failed"):
             self.round += 1
+        self.seen = ""
         self.store.set(self._key(f"came/{self.rank}"), b"1")
 
     def fail(self) -> None:
@@ -155,13 +189,17 @@ class _Survivors:
                 ]
             )
 
+    def _hosts_options(self) -> dict[str, Any]:
+        options = getattr(self.backend, "options", None)
+        return {key: getattr(options, key) for key in HOSTS_KEYS} if options else {}
+
     def meet(self, left: list[int], name: str) -> Any:
         """Makes a group of them for the time until the new one is there: it sees a rank die that has not come."""
-        options: Any = _glue.Options(self.patience.left())
+        options: Any = _glue.Options(self.patience.left(), **self._hosts_options())
         options.group_name = f"{name}, {_ranks_text([self.numbers[rank] for rank in left])}"
         options.global_ranks_in_group = [self.numbers[rank] for rank in left]
         store = PrefixStore(self._key("meet"), self.store)
-        return _backend.make(store, left.index(self.rank), len(left), options)
+        return _backend.make_anywhere(store, left.index(self.rank), len(left), options)
 
 
 def _abort_others(pg: Any) -> None:
@@ -277,8 +315,8 @@ def shrink_group(
 
     Raises:
         TypeError: ``group`` is not a process group, or ``timeout`` is not a ``datetime.timedelta``.
-        ValueError: this process is not in the group, the group has no shmcoll backend, it is on several
-            hosts, or there is no default group.
+        ValueError: this process is not in the group, the group has no shmcoll backend, or there is no
+            default group.
         torch.distributed.DistBackendError: a rank that is alive did not come within the time, or the
             others went on without this one. The group is still there, and the call may be made again.
 
@@ -296,10 +334,6 @@ def shrink_group(
         _backend._check_type("shrink_group: timeout", timeout, datetime.timedelta)
     pg, backend = _backend.find_backend("shrink_group", group)
     facts = _facts(backend)
-    if int(facts.get("hosts", "1")) > 1:
-        raise ValueError(
-            "shmcoll: shrink_group: the group is on several hosts; make a new group of the ranks that are left"
-        )
     limit = datetime.timedelta(seconds=float(facts["timeout_s"])) if timeout is None else timeout
     patience = _Patience(int(facts["global_rank"]), limit)
     make = _new_default_group if pg is dist.group.WORLD else _new_subgroup

@@ -227,7 +227,13 @@ std::string HostsSide::info() const
     std::vector<int> left;
     for (std::string number; std::getline(gone, number, ',');)
         left.push_back(shc_hosts_peer_rank(hosts_, std::stoi(number)));
-    std::string text = c10::str("gone=", c10::Join(",", left), "\n");
+    const int lost = shc_hosts_lost_host(hosts_);
+    std::vector<int> unsure;
+    for (int rank = 0; rank < shc_hosts_world_size(hosts_); rank++)
+        if (lost >= 0 && shc_hosts_host_of(hosts_, rank) == lost)
+            unsure.push_back(rank);
+    std::string text =
+        c10::str("gone=", c10::Join(",", left), "\nunsure=", c10::Join(",", unsure), "\n");
     for (const char *key : {"name", "desc", "global_rank", "timeout_s"})
         text += c10::str(key, "=", valueOf(own, key), "\n");
     for (std::string line; std::getline(island, line);)

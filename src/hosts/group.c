@@ -298,6 +298,11 @@ void shc_hosts_abort(struct shc_hosts *hosts, const char *reason)
     shc_dead_tell_abort(hosts, reason);
 }
 
+int shc_hosts_lost_host(const struct shc_hosts *hosts)
+{
+    return hosts->dead.oob ? shc_dead_lost_host(hosts) : -1;
+}
+
 enum shc_status shc_hosts_error(struct shc_hosts *hosts)
 {
     SHC_TRY(shc_comm_error(hosts->sequencer));

@@ -213,6 +213,10 @@ int shc_hosts_host_of(const struct shc_hosts *hosts, int rank);
 int shc_hosts_local_of(const struct shc_hosts *hosts, int rank);
 int shc_hosts_name_of(const struct shc_hosts *hosts, int rank);
 
+/* The host whose connection to this rank's host has ended: its leader has died, or the link is broken. -1: this rank
+ * knows of none. */
+int shc_hosts_lost_host(const struct shc_hosts *hosts);
+
 /* As those of a group. A call of an engine that is in flight is not waited for. */
 enum shc_status shc_hosts_error(struct shc_hosts *hosts);
 void shc_hosts_abort(struct shc_hosts *hosts, const char *reason);
