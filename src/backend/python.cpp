@@ -216,10 +216,12 @@ void watchSignals()
 {
     if (!hasPython())
         return;
+    if (!onMainThread()) {
+        doubtSignalHandlers(); // the main thread wraps them if it waits
+        return;
+    }
     const GilAcquire gil; // torch makes the parts of a group that is split without it
-    if (!onMainThread())
-        wrapSignalHandlers();
-    else if (runHandlers())
+    if (runHandlers())
         throwPendingPythonError();
 }
 
@@ -280,7 +282,7 @@ void renewPythonInChild()
 {
     setMainThread(pythonApi()->PyThread_get_thread_ident());
     asker = new LockAsker; // the parent's thread is not here, and may have held the lock
-    renewSignalLock();
+    renewSignalsInChild();
 }
 
 } // namespace shmcoll

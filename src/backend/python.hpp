@@ -34,8 +34,8 @@ void setMainThread(unsigned long ident);
 // which more of torch's code hands on as it is than what this library throws otherwise.
 SHMCOLL_EXPORT void setPythonErrorThrower(void (*function)());
 
-// From now on pythonInterrupted() knows of signals without the interpreter's lock, which this takes. Throws
-// what a handler raises that is due by now.
+// From now on pythonInterrupted() knows of signals without the interpreter's lock, which this takes on the main
+// thread. Throws what a handler raises there that is due by now.
 void watchSignals();
 
 // Runs the Python handlers of signals that have arrived. True if one of them raised: then the error is

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <mutex>
 #include <pthread.h>
 
 namespace shmcoll
@@ -36,15 +35,12 @@ std::array<Wrapped, NSIG> wrapped;
 std::atomic<unsigned> arrived{0};
 static_assert(std::atomic<unsigned>::is_always_lock_free, "a signal handler counts");
 
-// Guards `known`. Nothing of Python's is called under it.
-std::mutex *lock = new std::mutex;
-std::array<const void *, NSIG> known; // what wrapSignalHandlers() found, or left
-const char uncounted = 0; // its address in `known`: no handler's, so that each look asks Python
-
 // A handler was set without a wrapper over it: signals may have been missed.
 std::atomic<bool> changed{false};
 
-// Python's main thread's.
+// Python's main thread's, as handlers are: no other one sets or wraps any.
+std::array<const void *, NSIG> known; // what wrapSignalHandlers() found, or left
+const char uncounted = 0; // its address in `known`: no handler's, so that each look asks Python
 unsigned seen = 0;
 Clock::time_point looked;
 
@@ -164,7 +160,6 @@ std::array<bool, NSIG> pythonsSignals()
 void wrapSignalHandlers()
 {
     const std::array<bool, NSIG> pythons = pythonsSignals();
-    std::lock_guard<std::mutex> guard(*lock);
     for (int number = 1; number < NSIG; number++) {
         const auto index = static_cast<size_t>(number);
         known[index] = pythons[index] ? wrap(number) : currentHandler(number);
@@ -182,7 +177,6 @@ bool signalMayBePending()
     const Clock::time_point now = Clock::now();
     if (!changed && now - looked >= kBetweenLooks) {
         looked = now;
-        std::lock_guard<std::mutex> guard(*lock);
         for (int number = 1; number < NSIG && !changed; number++)
             changed = currentHandler(number) != known[static_cast<size_t>(number)];
     }
@@ -195,9 +189,13 @@ void forgetSignals()
     seen = arrived.load();
 }
 
-void renewSignalLock()
+void doubtSignalHandlers()
 {
-    lock = new std::mutex; // another thread of the parent may have held it
+    changed = true;
+}
+
+void renewSignalsInChild()
+{
     for (Wrapped &inner : wrapped)
         inner.inside.store(pthread_t{});
 }

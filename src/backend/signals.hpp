@@ -7,8 +7,9 @@
 namespace shmcoll
 {
 
-// Wraps the handlers of the signals for which Python has one now. The interpreter's lock is held. Those
-// that were not wrapped may have been called meanwhile: signalMayBePending() then says so.
+// Wraps the handlers of the signals for which Python has one now. Those that were not wrapped may have
+// been called meanwhile: signalMayBePending() then says so. The interpreter's lock is held, on Python's main
+// thread: that one alone sets handlers, so none is set meanwhile, with or without a lock of the interpreter.
 void wrapSignalHandlers();
 
 // Restores what was wrapped, except handlers that have been replaced since.
@@ -21,7 +22,10 @@ bool signalMayBePending();
 // All signals that have arrived until now are about to be handled. On Python's main thread.
 void forgetSignals();
 
+// There may be handlers that are not wrapped: the next signalMayBePending() says so. On any thread.
+void doubtSignalHandlers();
+
 // In a forked child, whose only thread this is.
-void renewSignalLock();
+void renewSignalsInChild();
 
 } // namespace shmcoll
