@@ -36,7 +36,7 @@ _OPTION_TYPES = {
 }
 _UNREACHABLE = 6  # enum shc_status of src/shm/shmcoll.h: some ranks cannot share memory
 _HOSTS_VARIABLES = ("SHMCOLL_HOSTS", "SHMCOLL_ENGINE", "SHMCOLL_RAILS", "SHMCOLL_FAKE_HOSTS")
-_goodbye_pid = 0
+_goodbyes: dict[int, object] = {}  # by process: of the thread that registers its goodbye
 
 _glue.glue.shmcoll_set_main_thread(threading.main_thread().ident or 0)
 os.register_at_fork(after_in_child=_glue.after_fork_in_child)
@@ -159,12 +159,11 @@ def _say_goodbye_at_exit() -> None:
     A process of multiprocessing ends by os._exit, which runs only the finalizers of multiprocessing.
     So the goodbye is registered in both places.
     """
-    global _goodbye_pid
-    if _goodbye_pid == os.getpid():
+    mine = object()
+    if os.getpid() in _goodbyes or _goodbyes.setdefault(os.getpid(), mine) is not mine:
         return
-    if _goodbye_pid == 0:  # a forked child has its parent's hook
+    if len(_goodbyes) == 1:  # a forked child has its parent's hook
         watch_exceptions()
-    _goodbye_pid = os.getpid()
     atexit.register(_leave)
     multiprocessing.util.Finalize(None, _leave_child, exitpriority=-100)
 

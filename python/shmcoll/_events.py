@@ -31,12 +31,16 @@ class _LateWaits:
 
     def __init__(self) -> None:
         self.callback: LateCallback | None = None
+        self._lock = threading.Lock()  # guards what follows
         self._pid = 0  # the process that has the thread
 
     def start(self) -> None:
-        if self._pid == os.getpid():
-            return
-        self._pid = os.getpid()
+        with self._lock:
+            if self._pid != os.getpid():
+                self._start()
+                self._pid = os.getpid()
+
+    def _start(self) -> None:
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
         args = reader, os.fstat(reader)
@@ -46,6 +50,7 @@ class _LateWaits:
     def forget(self) -> None:
         """In a forked child: the thread and the pipe are the parent's."""
         glue.shc_late_pipe(-1)
+        self._lock = threading.Lock()  # another thread of the parent may have held it
         self._pid, self.callback = 0, None
 
     def _run(self, reader: int, pipe: os.stat_result) -> None:

@@ -288,7 +288,8 @@ def say_goodbye() -> None:
     Not if it ends by an exception, which is to be reported before what other ranks make of it; and not if the store is
     gone.
     """
-    own = [address for pid, address in _stores if pid == os.getpid()]
+    stores = _stores.copy()  # a daemon thread may still make a group
+    own = [address for pid, address in stores if pid == os.getpid()]
     if own and not _events.is_failing() and all(map(_answers, own)):
         _OPERATORS.close_hosts()
 

@@ -15,10 +15,16 @@ def know_rank(rank: int) -> None:
     _ranks.add(rank)
 
 
+def _only_rank() -> int | None:
+    ranks = _ranks.copy()  # another thread may add one
+    return ranks.pop() if len(ranks) == 1 else None
+
+
 def _path(pattern: str) -> str:
+    rank = _only_rank()
     words = {
         "h": os.uname().nodename or "x",
-        "r": str(min(_ranks)) if len(_ranks) == 1 else "x",
+        "r": "x" if rank is None else str(rank),
         "p": str(os.getpid()),
         "%": "%",
     }
@@ -47,8 +53,9 @@ def _write(line: str) -> None:
 
 def _line(level: str, text: str) -> str:
     now = datetime.datetime.now().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    rank = f"rank {min(_ranks)} " if len(_ranks) == 1 else ""
-    return f"[shmcoll {now} {rank}pid {os.getpid()}] {level}: {text}\n"
+    rank = _only_rank()
+    who = "" if rank is None else f"rank {rank} "
+    return f"[shmcoll {now} {who}pid {os.getpid()}] {level}: {text}\n"
 
 
 def say(level: str, text: str) -> None:
