@@ -109,6 +109,7 @@ class Calls:
     def __init__(self) -> None:
         self._sections = _Sections()
         self._open_sections = 0  # how many, at least; most calls only look here
+        self._counting = threading.Lock()  # guards its changes
 
     def _run(
         self, operation: Any, options: Any, inputs: Tensors, outputs: Tensors, finish: Any = None
@@ -138,7 +139,7 @@ class Calls:
         try:
             work = self._run(operation, options, inputs, outputs, finish)
         except BaseException:
-            self._open_sections -= 1  # the section has ended: torch does not call _end_coalescing()
+            self._count(-1)  # the section has ended: torch does not call _end_coalescing()
             raise
         self._sections.current = section
         if section and work is not DONE:
@@ -149,13 +150,17 @@ class Calls:
         section = self._sections.current
         if section:
             self._sections.current = None
-            self._open_sections -= 1
+            self._count(-1)
         return section
+
+    def _count(self, change: int) -> None:
+        with self._counting:
+            self._open_sections += change
 
     def _start_coalescing(self, device: Any = None) -> None:
         self.close_section()  # if this thread has left one open
         self._sections.current = _Section()
-        self._open_sections += 1
+        self._count(1)
 
     def _end_coalescing(self, device: Any = None) -> Any:
         section = self.close_section()

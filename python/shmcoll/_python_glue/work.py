@@ -8,6 +8,7 @@ module makes no thread.
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import datetime
 import itertools
@@ -88,8 +89,9 @@ _graves: list[ctypes.c_void_p] = []
 
 def free_groups() -> None:
     """Frees groups that ended on a thread of the library."""
-    while _graves:
-        core.comm_free(_graves.pop())
+    with contextlib.suppress(IndexError):  # there is none left: another thread may free them, too
+        while True:
+            core.comm_free(_graves.pop())
 
 
 class Flight:
@@ -109,6 +111,7 @@ class Flight:
         self.future: Any = None  # what the user has; `_source` completes it
         self._source: Any = None
         self._error: BaseException | None = None
+        self._unsettled = [True]  # who takes the entry settles it (pop() is atomic)
 
     def finish_once(self) -> None:
         """The last step of an operation that succeeded."""
@@ -132,6 +135,10 @@ class Flight:
     def settle(self, status: int, text: str) -> None:
         """Completes the future, once."""
         _open.pop(id(self), None)
+        try:
+            self._unsettled.pop()
+        except IndexError:
+            return
         if status == core.OK:
             try:
                 self.finish_once()
@@ -140,8 +147,7 @@ class Flight:
         else:
             status = core.ABORTED if status == core.INTERRUPTED else status
             self._error = make_error(status, text)
-        if not self._source.done():
-            self._source.set_result(None)
+        self._source.set_result(None)
 
 
 _numbers = itertools.count(1)
