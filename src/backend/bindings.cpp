@@ -172,7 +172,9 @@ void bindBackend(py::module_ &m)
 
 } // namespace
 
-PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)
+// A free-threaded Python then keeps its lock off. What the threads of a program share here guards itself, as the
+// methods of a backend always had to: torch calls them without the lock.
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used())
 {
     py::module_::import("torch.distributed"); // the base classes
     bindOptions(m);
