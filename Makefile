@@ -29,7 +29,7 @@ PYTHON_LACKS = $(shell if command -v $(PYTHON) >/dev/null; then $(PYTHON) tests/
 
 CORE_SOURCES := $(shell find src CMakeLists.txt -type f ! -name '.*' ! -name '*~')
 
-.PHONY: help build test docs prepared sanitizers models hosts hosts-kills demo frameworks bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-hosts fuzz-store test-long test-torch clients fuzz-peer huge stress cuda-kills browser wheel wheels gpu bare-machine release deb FORCE
+.PHONY: help build test docs prepared sanitizers models hosts hosts-kills demo frameworks bench bench-core packages packages-test clean distclean fmt soak fuzz fuzz-hosts fuzz-store test-long test-torch clients fuzz-peer huge stress cuda-kills browser wheel wheels gpu bare-machine release deb free-threaded FORCE
 
 help:
 	@echo "make build    installs missing system packages, creates .venv, builds shmcoll into it"
@@ -65,6 +65,8 @@ help:
 	@echo "make release VERSION=1.0.0rc1    checks whether this commit can be released, builds the archive of the sources"
 	@echo "              and the list of parts into dist/, and says what to do next (TAG=yes: makes the tag)"
 	@echo "make deb      the C library as packages for Debian, and as an archive, into dist/"
+	@echo "make free-threaded PYTHON=python3.13t    builds for a free-threaded Python and tries it; downloads torch, some"
+	@echo "              gigabytes into build/free-threaded (TORCH=torch==2.12.0: that one)"
 	@echo "make huge     tensors of more than 2^31 elements and 4 GiB (needs 11 GiB of memory)"
 	@echo "make aarch64  the C and C++ tests built for AArch64, under qemu"
 	@echo "make bare-machine    the demo and all tests on a fresh Debian 12 (needs root; ONLY=name: a part of the"
@@ -227,6 +229,9 @@ models: packages-test
 
 stress: packages-test build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long stress
+
+free-threaded: packages
+	tests/free_threaded/try_python.sh $(PYTHON) $(if $(filter command line,$(origin TORCH)),"$(TORCH)")
 
 browser: build $(VENV)/.extras
 	$(PY) tests/run.py --jobs $(JOBS) --long browser
