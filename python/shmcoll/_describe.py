@@ -87,6 +87,8 @@ class InternalDescription(Description, total=False):
     """Calls of this rank's engines between hosts so far, without those for messages."""
     engine_bytes: int
     """Bytes that it has handed to them to be sent."""
+    id: str
+    """A text that is the same on all ranks of the group, and that no other group has."""
     unsure: str
     """The ranks of a host whose connection to this host has ended: they may have died."""
     cell_bytes: int

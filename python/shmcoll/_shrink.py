@@ -85,7 +85,8 @@ class _Survivors:
         self.backend = backend
         self.rank, self.size = int(facts["rank"]), int(facts["world_size"])
         self.numbers = _numbers(facts["members"])  # in the job
-        self.store = store
+        # A later group may have the same store: its keys are others.
+        self.store = PrefixStore(f"shmcoll/shrink/{facts['id']}", store)
         self.patience = patience
         self.over_hosts = int(facts.get("hosts", "1")) > 1
         self.round = 0
@@ -152,11 +153,11 @@ class _Survivors:
         while self._have("failed"):
             self.round += 1
         self.seen = ""
-        self.store.set(self._key(f"came/{self.rank}"), b"1")
+        self.store.set(self._key(f"came/{self.rank}"), "1")
 
     def fail(self) -> None:
         """The group of this round could not be made, because one of its ranks has died."""
-        self.store.set(self._key("failed"), b"1")
+        self.store.set(self._key("failed"), "1")
 
     def agree(self) -> list[int]:
         """Returns the ranks that are left, the same on all of them. Waits for those that are alive."""
@@ -228,8 +229,7 @@ def _new_default_group(pg: Any, backend: Any, patience: _Patience, pg_options: A
     facts, config, device = _facts(backend), _config(pg), getattr(pg, "bound_device_id", None)
     timeout = datetime.timedelta(seconds=float(facts["timeout_s"]))
     options = pg_options or _pg_options(backend, config)
-    store = PrefixStore("shmcoll/shrink", pg.get_group_store())
-    survivors = _Survivors(backend, store, patience)
+    survivors = _Survivors(backend, pg.get_group_store(), patience)
     _abort_others(pg)
     while True:
         left = survivors.agree()
@@ -258,7 +258,7 @@ def _new_default_group(pg: Any, backend: Any, patience: _Patience, pg_options: A
         except RuntimeError:
             if not _a_rank_has_died():
                 raise
-            survivors = _Survivors(between, PrefixStore("again", store), patience)
+            survivors = _Survivors(between, store, patience)
             continue
         between.shutdown()
         return dist.group.WORLD
@@ -266,8 +266,7 @@ def _new_default_group(pg: Any, backend: Any, patience: _Patience, pg_options: A
 
 def _new_subgroup(pg: Any, backend: Any, patience: _Patience, pg_options: Any) -> Any:
     facts, config = _facts(backend), _config(pg)
-    store = PrefixStore("shmcoll/shrink", pg.get_group_store())
-    survivors = _Survivors(backend, store, patience)
+    survivors = _Survivors(backend, pg.get_group_store(), patience)
     while True:
         left = survivors.agree()
         try:

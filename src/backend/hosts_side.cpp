@@ -45,7 +45,7 @@ std::string valueOf(const std::string &lines, const std::string &key)
 // What of an island's lines does not hold for the whole group.
 bool isOfIsland(const std::string &line)
 {
-    for (const char *key : {"name=", "desc=", "rank=", "global_rank=", "members=", "gone=",
+    for (const char *key : {"name=", "id=", "desc=", "rank=", "global_rank=", "members=", "gone=",
                             "world_size=", "timeout_s=", "path."})
         if (line.rfind(key, 0) == 0)
             return true;
@@ -232,8 +232,8 @@ std::string HostsSide::info() const
     for (int rank = 0; rank < shc_hosts_world_size(hosts_); rank++)
         if (lost >= 0 && shc_hosts_host_of(hosts_, rank) == lost)
             unsure.push_back(rank);
-    std::string text =
-        c10::str("gone=", c10::Join(",", left), "\nunsure=", c10::Join(",", unsure), "\n");
+    std::string text = c10::str("id=", place_.prefix, "\ngone=", c10::Join(",", left),
+                                "\nunsure=", c10::Join(",", unsure), "\n");
     for (const char *key : {"name", "desc", "global_rank", "timeout_s"})
         text += c10::str(key, "=", valueOf(own, key), "\n");
     for (std::string line; std::getline(island, line);)

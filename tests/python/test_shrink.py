@@ -187,10 +187,31 @@ def test_a_rank_that_has_left_does_not_count() -> None:
     assert run(3, body) == [[0, 2.0], [], [1, 2.0]]
 
 
+def test_a_group_takes_nothing_from_an_earlier_one_on_its_store() -> None:
+    def body(rank: Rank) -> list[float]:
+        rank.init()
+        if rank.rank == 1:
+            dist.destroy_process_group()
+            wait_for(rank, 0, 2)
+        else:
+            told(dist.barrier)
+            shmcoll.shrink_group()
+            assert total(None, 1.0) == 2.0
+            rank.board[rank.rank] = 1
+            dist.destroy_process_group()
+        rank.init()
+        shmcoll.shrink_group()
+        return [dist.get_world_size(), total(None, 1.0)]
+
+    assert run(3, body) == [[3, 3.0]] * 3
+
+
 def test_what_the_store_says_is_checked() -> None:
     def body(rank: Rank) -> list[str]:
         rank.init()
-        store = dist.PrefixStore("shmcoll/shrink/0", dist.group.WORLD.get_group_store())
+        about = shmcoll.describe(internals=True)
+        prefix = f"shmcoll/shrink/{about['id']}/0"
+        store = dist.PrefixStore(prefix, dist.group.WORLD.get_group_store())
         said = []
         if rank.rank == 0:
             for number, lie in enumerate((b"0,x", b"1,0", b"0,0,1", b"0,2", b"", b"1")):
@@ -207,7 +228,9 @@ def test_what_the_store_says_is_checked() -> None:
 def test_what_other_hosts_say_is_checked() -> None:
     def body(rank: Rank) -> None:
         rank.init()
-        store = dist.PrefixStore("shmcoll/shrink/0", dist.group.WORLD.get_group_store())
+        about = shmcoll.describe(internals=True)
+        prefix = f"shmcoll/shrink/{about['id']}/0"
+        store = dist.PrefixStore(prefix, dist.group.WORLD.get_group_store())
         for lie in ("2;", ";1,0", "x;", b"\xff"):
             if rank.rank == 0:
                 store.set("seen/1", lie)

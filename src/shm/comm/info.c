@@ -143,6 +143,13 @@ static void gone_text(const struct shc_comm *comm, char *text, size_t capacity)
     }
 }
 
+/* The same on all ranks of a group, and of no other group. */
+static void id_text(const struct shc_seat *seat, char text[2 * SHC_NONCE_BYTES + 1])
+{
+    for (int i = 0; i < SHC_NONCE_BYTES; i++)
+        snprintf(text + (size_t)2 * (size_t)i, 3, "%02x", seat->segment.name.nonce[i]);
+}
+
 static void log_paths(const struct shc_comm *comm)
 {
     for (int kind = 0; kind < SHC_OP_KIND_COUNT && comm->seat.world_size > 1; kind++) {
@@ -190,20 +197,21 @@ enum shc_status shc_comm_info(struct shc_comm *comm, char *text, size_t capacity
     /* relaxed: a number for people. */
     const bool lock_biased = shc_a64_load_relaxed(&comm->p2p.lock.bias.whose) != 0;
     const struct shc_seat *seat = &comm->seat;
-    char members[SHC_MAX_WORLD * 8], gone[SHC_MAX_WORLD * 4];
+    char members[SHC_MAX_WORLD * 8], gone[SHC_MAX_WORLD * 4], id[2 * SHC_NONCE_BYTES + 1];
+    id_text(seat, id);
     members_text(seat, members, sizeof members);
     pthread_mutex_lock(&comm->mapped_lock);
     gone_text(comm, gone, sizeof gone);
     pthread_mutex_unlock(&comm->mapped_lock);
     int used = snprintf(
         text, capacity,
-        "name=%s\ndesc=%s\nrank=%d\nglobal_rank=%d\nmembers=%s\ngone=%s\nworld_size=%d\n"
+        "name=%s\nid=%s\ndesc=%s\nrank=%d\nglobal_rank=%d\nmembers=%s\ngone=%s\nworld_size=%d\n"
         "timeout_s=%.3f\nsegment=%s\nsegment_bytes=%zu\n"
         "arena=%s\narena_bytes=%zu\ncell_bytes=%zu\ndepth=%u\nbcast_slot_bytes=%zu\n"
         "spins=%u\nspins_engine=%u\nmigrations=%u\nthreads=%d\nthreads_jobs=%llu\n"
         "threads_of_all=%d\nthreads_from=%s\nlife_words=%s\nisa=%s\n"
         "cma=%s\nsingle_copies=%llu\npushed=%llu\nbiased=%s\nbiased_messages=%s\n",
-        comm->name, shc_seat_group(seat), seat->rank, shc_seat_global_rank(seat, seat->rank),
+        comm->name, id, shc_seat_group(seat), seat->rank, shc_seat_global_rank(seat, seat->rank),
         members, gone, seat->world_size, (double)timeout_ns / SHC_NS_PER_S,
         shc_segment_form_name(comm->seat.segment.name.form), comm->seat.segment.bytes,
         comm->arena.made    ? shc_segment_form_name(comm->arena.segment.name.form)
