@@ -111,6 +111,7 @@ def test_the_others_say_why_they_fail_before_they_are_ended(tmp_path: Path) -> N
     assert said.count("DistBackendError: shmcoll: rank ") == 2, said
 
 
+@pytest.mark.long
 def test_a_rank_that_does_not_end_by_itself_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     code, out, said = run("-n", "2", program(tmp_path, FAILS + "time.sleep(100)\n"))
