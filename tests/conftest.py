@@ -33,6 +33,11 @@ def pytest_configure(config: Any) -> None:
     )
 
 
+def _names(item: Any) -> set[str]:
+    """The test with its parameters, and without: then all of them are meant."""
+    return {item.name, item.name.partition("[")[0]}
+
+
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     """With SHMCOLL_GLUE=python, or without the module, what differs there is left out."""
     in_python = os.environ.get("SHMCOLL_GLUE") == "python"
@@ -41,5 +46,5 @@ def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:
     import glues
 
     different = glues.DIFFERENT if in_python else glues.WITHOUT_MODULE
-    config.hook.pytest_deselected(items=[item for item in items if item.name in different])
-    items[:] = [item for item in items if item.name not in different]
+    config.hook.pytest_deselected(items=[item for item in items if _names(item) & different.keys()])
+    items[:] = [item for item in items if not _names(item) & different.keys()]
