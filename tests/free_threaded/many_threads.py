@@ -8,10 +8,10 @@ last line says what ran.
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 import sysconfig
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 import ranks
 import torch
 import torch.distributed as dist
+from threads import in_threads
 
 import shmcoll
 
@@ -30,23 +31,8 @@ ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 20
 
 
 def at_once(part: Callable[[int], None], count: int = THREADS) -> None:
-    """Runs part(0) ... part(count - 1), each on a thread; raises the first error."""
-    start, errors = threading.Barrier(count), []
-
-    def body(index: int) -> None:
-        try:
-            start.wait()
-            part(index)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=body, args=(index,)) for index in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    """Runs part(0) ... part(count - 1), each on a thread."""
+    in_threads(*(functools.partial(part, index) for index in range(count)))
 
 
 def check(tensor: torch.Tensor, value: float) -> None:

@@ -16,34 +16,17 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from threads import in_threads
 
 from shmcoll import _backend, _events, _log
 from shmcoll._python_glue import calls, core, work
 
 PART = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
 ROUNDS = 20 * PART
-
-
-def at_once(*parts: Callable[[], object]) -> None:
-    """Runs each on a thread; raises the first error."""
-    start, errors = threading.Barrier(len(parts)), []
-
-    def body(part: Callable[[], object]) -> None:
-        try:
-            start.wait()
-            part()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=body, args=(part,)) for part in parts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 def ranks_of_a_line() -> None:
@@ -56,7 +39,7 @@ def ranks_of_a_line() -> None:
             _log._line("info", "text")
             _log._ranks.clear()
 
-    at_once(more, lines)
+    in_threads(more, lines)
 
 
 def sections_of_threads() -> None:
@@ -67,7 +50,7 @@ def sections_of_threads() -> None:
             group._start_coalescing()
             group._end_coalescing()
 
-    at_once(part, part, part)
+    in_threads(part, part, part)
     assert group._open_sections == 0, group._open_sections
 
 
@@ -77,7 +60,7 @@ def graves_of_groups() -> None:
             work._graves.append(core.c_void_p())
             work.free_groups()
 
-    at_once(part, part, part)
+    in_threads(part, part, part)
 
 
 def ends_of_futures() -> None:
@@ -85,7 +68,7 @@ def ends_of_futures() -> None:
     for _ in range(PART):
         flight = work.Flight((), (), None)
         flight.make_future()
-        at_once(*[lambda flight=flight: flight.settle(core.OK, "")] * 3)  # type: ignore[misc]
+        in_threads(*[lambda flight=flight: flight.settle(core.OK, "")] * 3)  # type: ignore[misc]
 
 
 def handlers_of_signals() -> None:
@@ -121,8 +104,8 @@ def what_a_process_has_once() -> None:
         if pid == 0:
             registered: list[object] = []
             atexit.register = registered.append
-            at_once(*[_backend._say_goodbye_at_exit] * 4)
-            at_once(*[_events._late_waits.start] * 4)
+            in_threads(*[_backend._say_goodbye_at_exit] * 4)
+            in_threads(*[_events._late_waits.start] * 4)
             late = [thread for thread in threading.enumerate() if thread.name == "shmcoll-late"]
             os._exit(0 if (len(registered), len(late)) == (1, 1) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0, "something is there twice"

@@ -52,6 +52,12 @@ def wait_for(rank: Rank, *words: int) -> None:
         time.sleep(0.001)
 
 
+def first_round() -> dist.Store:
+    """What the ranks of the default group tell one another in it."""
+    prefix = f"shmcoll/shrink/{shmcoll.describe(internals=True)['id']}/0"
+    return dist.PrefixStore(prefix, dist.group.WORLD.get_group_store())
+
+
 def survivors(
     world: int, body: Callable[[Rank], Any], victims: list[int], **more: Any
 ) -> list[Any]:
@@ -209,9 +215,7 @@ def test_a_group_takes_nothing_from_an_earlier_one_on_its_store() -> None:
 def test_what_the_store_says_is_checked() -> None:
     def body(rank: Rank) -> list[str]:
         rank.init()
-        about = shmcoll.describe(internals=True)
-        prefix = f"shmcoll/shrink/{about['id']}/0"
-        store = dist.PrefixStore(prefix, dist.group.WORLD.get_group_store())
+        store = first_round()
         said = []
         if rank.rank == 0:
             for number, lie in enumerate((b"0,x", b"1,0", b"0,0,1", b"0,2", b"", b"1")):
@@ -228,9 +232,7 @@ def test_what_the_store_says_is_checked() -> None:
 def test_what_other_hosts_say_is_checked() -> None:
     def body(rank: Rank) -> None:
         rank.init()
-        about = shmcoll.describe(internals=True)
-        prefix = f"shmcoll/shrink/{about['id']}/0"
-        store = dist.PrefixStore(prefix, dist.group.WORLD.get_group_store())
+        store = first_round()
         for lie in ("2;", ";1,0", "x;", b"\xff"):
             if rank.rank == 0:
                 store.set("seen/1", lie)

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable
 
 
-def in_threads(*calls: Callable[[], None]) -> None:
-    """Each in a thread of its own; raises what the first of them to fail has raised."""
+def in_threads(*calls: Callable[[], object]) -> None:
+    """Each in a thread of its own, all at once; raises what the first of them to fail has raised."""
+    start = threading.Barrier(len(calls))
     errors: list[BaseException] = []
 
-    def guarded(call: Callable[[], None]) -> None:
+    def guarded(call: Callable[[], object]) -> None:
         try:
+            start.wait()
             call()
         except BaseException as error:
             errors.append(error)
