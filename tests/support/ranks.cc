@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <numeric>
+#include <set>
 #include <sys/wait.h>
 #include <thread>
 #include <unistd.h>
@@ -325,9 +326,6 @@ void run_ranks(Mode mode, int world, const Body &body, const Options &options)
         run_processes(world, body, options);
     else
         run_threads(mode, world, body, options);
-    /* A name of a test that runs at the same time is gone in a moment: only what stays is left over. */
-    for (int look = 0; look < 1000 && !leftovers().empty(); look++)
-        shc_os_sleep_ns(10 * SHC_NS_PER_MS);
     EXPECT_EQ(leftovers(), std::vector<std::string>());
 }
 
@@ -354,20 +352,32 @@ std::string error_text()
     return shc_error_text();
 }
 
-std::vector<std::string> leftovers()
+static std::set<std::string> names_in_dev_shm()
 {
-    std::vector<std::string> names;
+    std::set<std::string> names;
     DIR *directory = opendir("/dev/shm");
     while (directory) {
         dirent *entry = readdir(directory);
         if (!entry)
             break;
         if (strncmp(entry->d_name, "shmcoll-", 8) == 0)
-            names.push_back(entry->d_name);
+            names.insert(entry->d_name);
     }
     if (directory)
         closedir(directory);
     return names;
+}
+
+std::vector<std::string> leftovers()
+{
+    std::set<std::string> left = names_in_dev_shm();
+    for (int look = 0; look < 1000 && !left.empty(); look++) {
+        shc_os_sleep_ns(10 * SHC_NS_PER_MS);
+        const std::set<std::string> now = names_in_dev_shm();
+        for (auto name = left.begin(); name != left.end();)
+            name = now.count(*name) ? std::next(name) : left.erase(name);
+    }
+    return {left.begin(), left.end()};
 }
 
 } // namespace shmcoll::test

@@ -85,7 +85,8 @@ shc_op op_of(shc_op_kind kind);
 // The first line of the calling thread's error.
 std::string error_text();
 
-// Names that this library has left in /dev/shm.
+// Names that this library has left in /dev/shm. A name of a test that runs at the same time is gone in
+// a moment: only what stays is left over.
 std::vector<std::string> leftovers();
 
 } // namespace shmcoll::test
