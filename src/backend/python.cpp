@@ -48,6 +48,13 @@ bool onMainThread()
     return pythonApi()->PyThread_get_thread_ident() == mainThread.load();
 }
 
+// (PyGILState_Check() says yes to every thread once a subinterpreter was made.)
+bool holdsLock()
+{
+    const Thread *const own = pythonApi()->PyGILState_GetThisThreadState();
+    return own != nullptr && own == pythonApi()->PyThreadState_GetUnchecked();
+}
+
 // Of a thread that may hold the lock already.
 class GilAcquire
 {
@@ -189,8 +196,7 @@ bool runHandlers()
 } // namespace
 
 GilRelease::GilRelease()
-    : state_(hasPython() && pythonApi()->PyGILState_Check() == 1 ? pythonApi()->PyEval_SaveThread()
-                                                                 : nullptr)
+    : state_(hasPython() && holdsLock() ? pythonApi()->PyEval_SaveThread() : nullptr)
 {
 }
 
@@ -230,7 +236,7 @@ bool pythonInterrupted(void *)
     // Only the main thread runs handlers.
     if (!hasPython() || !onMainThread() || !signalMayBePending())
         return false;
-    if (pythonApi()->PyGILState_Check() == 0 && !asker->isFree())
+    if (!holdsLock() && !asker->isFree())
         return false;
     const GilAcquire gil;
     return runHandlers();

@@ -22,11 +22,14 @@ const PythonApi *findAll()
 #define FIND(name) find(api->name, #name)
     const bool found =
         FIND(Py_IsInitialized) && FIND(Py_DecRef) && FIND(PyThread_get_thread_ident) &&
-        FIND(PyGILState_Check) && FIND(PyGILState_Ensure) && FIND(PyGILState_Release) &&
-        FIND(PyEval_SaveThread) && FIND(PyEval_RestoreThread) && FIND(PyErr_CheckSignals) &&
-        FIND(PyErr_SetInterruptEx) && FIND(PyErr_Occurred) && FIND(PyErr_Clear) &&
-        FIND(PyErr_Fetch) && FIND(PyErr_Restore) && FIND(PyImport_ImportModule) &&
-        FIND(PyObject_GetAttrString) && FIND(PyObject_CallFunction) && FIND(PyCallable_Check);
+        (FIND(PyThreadState_GetUnchecked) ||
+         find(api->PyThreadState_GetUnchecked, "_PyThreadState_UncheckedGet")) &&
+        FIND(PyGILState_GetThisThreadState) && FIND(PyGILState_Ensure) &&
+        FIND(PyGILState_Release) && FIND(PyEval_SaveThread) && FIND(PyEval_RestoreThread) &&
+        FIND(PyErr_CheckSignals) && FIND(PyErr_SetInterruptEx) && FIND(PyErr_Occurred) &&
+        FIND(PyErr_Clear) && FIND(PyErr_Fetch) && FIND(PyErr_Restore) &&
+        FIND(PyImport_ImportModule) && FIND(PyObject_GetAttrString) &&
+        FIND(PyObject_CallFunction) && FIND(PyCallable_Check);
 #undef FIND
     return found ? api : nullptr;
 }

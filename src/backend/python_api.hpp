@@ -14,7 +14,8 @@ struct PythonApi {
     int (*Py_IsInitialized)();
     void (*Py_DecRef)(Object *);
     unsigned long (*PyThread_get_thread_ident)();
-    int (*PyGILState_Check)();
+    Thread *(*PyGILState_GetThisThreadState)();
+    Thread *(*PyThreadState_GetUnchecked)(); // before 3.13 its name was _PyThreadState_UncheckedGet
     int (*PyGILState_Ensure)();
     void (*PyGILState_Release)(int);
     Thread *(*PyEval_SaveThread)();

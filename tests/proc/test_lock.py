@@ -5,6 +5,7 @@ report about a late rank; and a signal is answered when it releases the lock."""
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -381,5 +382,37 @@ def test_a_forked_child_has_handlers_and_asks_for_the_lock_of_its_own() -> None:
             finally:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    ranks.run(2, body, limit=LIMIT_S)
+
+
+@pytest.mark.timeout(60)
+def test_a_subinterpreter_changes_nothing() -> None:
+    """Once one was made, PyGILState_Check() says yes to every thread."""
+    interpreters = importlib.import_module(
+        "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
+    )
+
+    def body(rank: ranks.Rank) -> None:
+        faults.meet(rank)
+        made = interpreters.create()
+        interpreters.run_string(made, "import math")
+        interpreters.destroy(made)
+        for call in (all_reduce, wait, timed_wait, message, dropped_work, future):
+            call()
+        if rank.rank == 0:
+            timer = threading.Timer(0.1, rank.board.__setitem__, (faults.FREE, 1))
+            timer.start()
+            message()
+        else:
+            faults.wait_for(rank, faults.FREE)  # the other's thread runs while it waits
+            message()
+        signal.signal(signal.SIGALRM, raise_it)
+        if rank.rank == 0:
+            with pytest.raises(Raised):
+                signal.setitimer(signal.ITIMER_REAL, 0.05)
+                dist.recv(torch.ones(4), 1)
+        rank.sync()
+        dist.destroy_process_group()
 
     ranks.run(2, body, limit=LIMIT_S)
