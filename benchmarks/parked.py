@@ -15,13 +15,12 @@ import argparse
 import collections
 import datetime
 import json
-import mmap
 import os
 import pathlib
 import random
-import signal
 import statistics
-import struct
+import subprocess
+import sys
 import tempfile
 import time
 
@@ -30,66 +29,70 @@ import torch.distributed as dist
 
 OPERATIONS = ("all_reduce", "recv")
 SETTLE_S = 2.0  # the first looks of a wait are closer together
-WAITING, TOLD = 0, 1  # of the words of a rank
-
-stores = tempfile.TemporaryDirectory(prefix="shmcoll-parked-")
+LIMIT_S = 120
 
 
-class Board:
-    """Numbers that a rank writes and the parent reads."""
-
-    def __init__(self, ranks: int) -> None:
-        self.memory = mmap.mmap(-1, 16 * ranks)
-
-    def put(self, rank: int, word: int, value: float) -> None:
-        struct.pack_into("d", self.memory, 16 * rank + 8 * word, value)
-
-    def get(self, rank: int, word: int) -> float:
-        return float(struct.unpack_from("d", self.memory, 16 * rank + 8 * word)[0])
-
-
-def wait_for_rank_0(board: Board, rank: int, operation: str) -> None:
+def be_a_rank(rank: int, world: int, path: str, operation: str) -> None:
+    """Writes a line when it waits, and one with the time when its call fails."""
+    limit = datetime.timedelta(seconds=LIMIT_S)
+    store = dist.FileStore(path, world)
+    dist.init_process_group("shmcoll", store=store, rank=rank, world_size=world, timeout=limit)
     tensor = torch.ones(2)
-    board.put(rank, WAITING, time.monotonic())
+    dist.all_reduce(tensor)
+    print("waits", flush=True)
+    if rank == 0:
+        time.sleep(LIMIT_S)
     try:
         if operation == "recv":
             dist.recv(tensor, 0)
         else:
             dist.all_reduce(tensor)
-    except (RuntimeError, dist.DistBackendError):
-        board.put(rank, TOLD, time.monotonic())
+    except dist.DistBackendError:
+        print(time.monotonic(), flush=True)
+    os._exit(0)
 
 
-def body(board: Board, rank: int, world: int, path: str, operation: str) -> None:
-    limit = datetime.timedelta(seconds=120)
-    store = dist.FileStore(path, world)
-    dist.init_process_group("shmcoll", store=store, rank=rank, world_size=world, timeout=limit)
-    dist.all_reduce(torch.ones(2))
-    if rank == 0:
-        board.put(rank, WAITING, time.monotonic())
-        time.sleep(limit.seconds)
-    wait_for_rank_0(board, rank, operation)
+class Job:
+    """Ranks that wait for rank 0. Each is a program of its own: the pages of a forked one are copied when it
+    first writes to them, and an error that is raised writes to many."""
 
+    def __init__(self, world: int, operation: str) -> None:
+        self.directory = tempfile.TemporaryDirectory(prefix="shmcoll-parked-")
+        path = str(pathlib.Path(self.directory.name) / "store")
+        how = [sys.executable, __file__, "--nproc", str(world), "--rank"]
+        self.ranks = [
+            subprocess.Popen([*how, str(rank), path, operation], stdout=subprocess.PIPE, text=True)
+            for rank in range(world)
+        ]
+        for rank in range(world):
+            self._line(rank)
 
-def start(board: Board, world: int, operation: str) -> list[int]:
-    """Returns the ranks' pids once all of them wait."""
-    path = tempfile.mktemp(dir=stores.name)
-    pids = []
-    for rank in range(world):
-        pid = os.fork()
-        if pid == 0:
-            body(board, rank, world, path, operation)
-            os._exit(0)
-        pids.append(pid)
-    while not all(board.get(rank, WAITING) for rank in range(world)):
-        time.sleep(0.01)
-    return pids
+    def _line(self, rank: int) -> str:
+        out = self.ranks[rank].stdout
+        line = out.readline() if out else ""
+        if not line:
+            self.end()
+            raise SystemExit(f"rank {rank} of {len(self.ranks)} ended before its time")
+        return line
 
+    def waiting(self) -> list[int]:
+        """Their pids."""
+        return [rank.pid for rank in self.ranks[1:]]
 
-def kill(pids: list[int]) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+    def kill_first(self) -> float:
+        """Returns the milliseconds until the last of the others was told."""
+        killed = time.monotonic()
+        self.ranks[0].kill()
+        told = [float(self._line(rank)) for rank in range(1, len(self.ranks))]
+        return 1e3 * (max(told) - killed)
+
+    def end(self) -> None:
+        for rank in self.ranks:
+            rank.kill()
+            rank.wait()
+            if rank.stdout:
+                rank.stdout.close()
+        self.directory.cleanup()
 
 
 def use(pid: int) -> dict[str, tuple[int, int]]:
@@ -106,12 +109,12 @@ def use(pid: int) -> dict[str, tuple[int, int]]:
 
 def parked(world: int, operation: str, seconds: float) -> dict[str, object]:
     """The mean of the waiting ranks."""
-    pids = start(Board(world), world, operation)
+    job = Job(world, operation)
     time.sleep(SETTLE_S)
-    before = [use(pid) for pid in pids[1:]]
+    before = [use(pid) for pid in job.waiting()]
     time.sleep(seconds)
-    after = [use(pid) for pid in pids[1:]]
-    kill(pids)
+    after = [use(pid) for pid in job.waiting()]
+    job.end()
     threads: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
     for old, new in zip(before, after):
         for name, (switches, ran_ns) in new.items():
@@ -128,14 +131,10 @@ def told_ms(world: int, operation: str, kills: int) -> list[float]:
     """How long it took until the last rank was told, for each kill."""
     took = []
     for _ in range(kills):
-        board = Board(world)
-        pids = start(board, world, operation)
+        job = Job(world, operation)
         time.sleep(random.uniform(0.1, 0.6))
-        killed = time.monotonic()
-        kill(pids[:1])
-        for pid in pids[1:]:
-            os.waitpid(pid, 0)
-        took.append(1e3 * (max(board.get(rank, TOLD) for rank in range(1, world)) - killed))
+        took.append(job.kill_first())
+        job.end()
     return took
 
 
@@ -157,7 +156,11 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--threads", action="store_true", help="which threads woke up")
     parser.add_argument("--json", type=pathlib.Path)
+    parser.add_argument("--rank", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.rank:
+        rank, path, operation = options.rank
+        be_a_rank(int(rank), options.nproc[0], path, operation)
     results = {}
     for world in options.nproc:
         for operation in OPERATIONS:
