@@ -129,16 +129,6 @@ int shc_hosts_host_of(const struct shc_hosts *hosts, int rank)
     return hosts->plan.host_of[rank];
 }
 
-int shc_hosts_local_of(const struct shc_hosts *hosts, int rank)
-{
-    return hosts->plan.local_of[rank];
-}
-
-int shc_hosts_name_of(const struct shc_hosts *hosts, int rank)
-{
-    return hosts->plan.name_of[rank];
-}
-
 struct shc_comm *shc_hosts_get_sequencer(const struct shc_hosts *hosts)
 {
     return hosts->sequencer;
@@ -264,7 +254,7 @@ enum shc_status shc_hosts_find_peer(struct shc_hosts *hosts, enum shc_op_kind ki
         return SHC_ERR_INVALID;
     }
     if (!any && shc_hosts_host_of(hosts, rank) == hosts->host) {
-        *peer = shc_hosts_local_of(hosts, rank);
+        *peer = hosts->plan.local_of[rank];
         return SHC_OK;
     }
     if (any && hosts->plan.hosts == 1)

@@ -208,10 +208,8 @@ int shc_hosts_peer_rank(const struct shc_hosts *hosts, int number);
 
 int shc_hosts_world_size(const struct shc_hosts *hosts);
 
-/* The host of a rank, its number there, and in the job. */
+/* The host of a rank. */
 int shc_hosts_host_of(const struct shc_hosts *hosts, int rank);
-int shc_hosts_local_of(const struct shc_hosts *hosts, int rank);
-int shc_hosts_name_of(const struct shc_hosts *hosts, int rank);
 
 /* The host whose connection to this rank's host has ended: its leader has died, or the link is broken. -1: this rank
  * knows of none. */

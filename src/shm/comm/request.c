@@ -60,12 +60,21 @@ SHC_INLINE void tidy(struct shc_comm *comm)
         shc_engine_retire(&comm->engine);
 }
 
+/* The request has ended, and no other thread knows it yet. */
+static void be_born_done(struct shc_request *request)
+{
+    /* relaxed: handing the request to another thread orders that. */
+    shc_a32_store_relaxed(&request->done, 1);
+    /* relaxed: handing it over orders this too; the caller's handle is left. */
+    shc_a32_store_relaxed(&request->references, 1);
+}
+
 /* Only the caller knows it yet, so no other thread needs to find out first. */
 static enum shc_status be_born_failed(struct shc_request *request, enum shc_status status)
 {
     request->status = status;
     request->error = strdup(shc_error_text());
-    shc_request_born_done(request);
+    be_born_done(request);
     return SHC_OK;
 }
 
@@ -86,7 +95,7 @@ static enum shc_status submit_message(struct shc_comm *comm, struct shc_request 
     bool over;
     const enum shc_status st = shc_p2p_submit(&comm->p2p, &request->message, &over);
     if (over)
-        shc_request_born_done(request);
+        be_born_done(request);
     if (st == SHC_OK)
         return SHC_OK;
     const enum shc_status failed = shc_comm_check_failed(comm, request->op.kind);
@@ -159,21 +168,13 @@ void shc_request_finish_message(struct shc_message *message, enum shc_status sta
     shc_request_finish((struct shc_request *)(void *)at, status, error);
 }
 
-void shc_request_born_done(struct shc_request *request)
-{
-    /* relaxed: no other thread knows the request yet; handing it to another thread orders that. */
-    shc_a32_store_relaxed(&request->done, 1);
-    /* relaxed: no other thread knows the request yet; the caller's handle is left. */
-    shc_a32_store_relaxed(&request->references, 1);
-}
-
 void shc_request_complete(struct shc_request *request)
 {
     struct shc_engine *engine = &request->comm->engine;
     /* relaxed: only the thread that finds its own number acts on it. */
     shc_a64_store_relaxed(&request->completer, shc_thread_number());
     request->hooks.complete(request->hooks.ctx, request->status, shc_request_reason(request));
-    /* release request/completed -> acquire in shc_request_over(): what the callback did. */
+    /* release request/completed -> acquire in is_over(): what the callback did. */
     shc_a32_store_release(&request->completed, 1);
     shc_bell_ring(&engine->bell, false);
     shc_engine_drop(engine, request);
@@ -193,7 +194,9 @@ enum shc_status shc_engine_run_unattended(struct shc_comm *comm, struct shc_requ
     return st;
 }
 
-bool shc_request_over(const struct shc_request *request)
+/* Has the operation ended, and its `complete` returned if there is one? A thread that waits inside that
+ * very callback does not wait for itself. */
+static bool is_over(const struct shc_request *request)
 {
     if (!shc_request_has_ended(request))
         return false;
@@ -220,7 +223,7 @@ static bool has_ended_or_queued(void *arg)
 
 static bool is_over_target(void *arg)
 {
-    return shc_request_over(arg);
+    return is_over(arg);
 }
 
 /* A call of the interrupt callback, or of a signal handler, inside a call of this thread on the same group.
@@ -317,7 +320,7 @@ static enum shc_status wait_for_callback(struct shc_request *request, uint64_t t
 {
     struct shc_comm *comm = request->comm;
     char whom[96];
-    if (shc_request_over(request))
+    if (is_over(request))
         return SHC_OK;
     SHC_TRY(check_not_inside(comm, "a wait"));
     snprintf(whom, sizeof whom, "the callback of %s, which has ended",
@@ -357,7 +360,7 @@ static enum shc_status wait_for(struct shc_request *request, uint64_t timeout_ns
     enum shc_status st = SHC_OK;
     if (!message)
         st = wait_until_ended(request, timeout_ns ? timeout_ns : SHC_NO_DEADLINE);
-    else if (!shc_request_over(request))
+    else if (!is_over(request))
         st = shc_p2p_wait(&request->comm->p2p, &request->message, timeout_ns);
     if (st == SHC_ERR_TIMEOUT)
         return message ? fail_timed_message(request, timeout_ns)

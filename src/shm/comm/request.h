@@ -43,16 +43,9 @@ SHC_INLINE bool shc_request_has_ended(const struct shc_request *request)
     return shc_a32_load_acquire(&request->done) != 0;
 }
 
-/* Has the operation ended, and its `complete` returned if there is one? A thread that waits inside that
- * very callback does not wait for itself. */
-bool shc_request_over(const struct shc_request *request);
-
 /* The operation has ended. Stores status and error, and hands over to `complete` if that was asked for;
  * otherwise releases the engine's reference. On the runner's thread. */
 void shc_request_finish(struct shc_request *request, enum shc_status status, const char *error);
-
-/* The same for a request that no other thread knows yet, and that ended well. */
-void shc_request_born_done(struct shc_request *request);
 
 /* shc_p2p_env's `done`: for a message that is part of a request. */
 void shc_request_finish_message(struct shc_message *message, enum shc_status status,

@@ -10,7 +10,8 @@
 
 /* ---- words ---- */
 
-struct shc_rank_name shc_p2p_rank_name(const struct shc_p2p *p2p, int rank)
+/* A rank that may be remote. */
+static struct shc_rank_name rank_name(const struct shc_p2p *p2p, int rank)
 {
     struct shc_rank_name name;
     if (!shc_p2p_is_remote(p2p, rank))
@@ -40,7 +41,7 @@ void shc_p2p_text(const struct shc_p2p *p2p, const struct shc_message *m, char *
     char call[128], message[320];
     shape_text(p2p, m->kind, &m->shape, call, sizeof call);
     snprintf(message, sizeof message, "%s %s %s, tag %d", call, m->kind == SHC_SEND ? "to" : "from",
-             rank < 0 ? "any rank" : shc_p2p_rank_name(p2p, rank).text, (int)m->tag);
+             rank < 0 ? "any rank" : rank_name(p2p, rank).text, (int)m->tag);
     shc_seat_doing_text(p2p->env.seat, message, text, capacity);
 }
 
@@ -97,7 +98,7 @@ void shc_p2p_whom_text(struct shc_p2p *p2p, const struct shc_message *m, char *t
     rest_text(m, rest, sizeof rest);
     if (peer >= 0) {
         if (shc_p2p_is_remote(p2p, peer))
-            snprintf(member, sizeof member, "%s", shc_p2p_rank_name(p2p, peer).text);
+            snprintf(member, sizeof member, "%s", rank_name(p2p, peer).text);
         else
             shc_member_text(p2p->env.seat, peer, member, sizeof member);
         if (m->state == SHC_MESSAGE_POSTED)
@@ -283,6 +284,6 @@ void shc_p2p_finish_misfit(struct shc_p2p *p2p, struct shc_message *m)
     snprintf(error, sizeof error,
              "%s failed: the %s of %s that matches it is of another "
              "type or size: %s; the message is dropped",
-             what, shc_op_kind_name(side), shc_p2p_rank_name(p2p, shc_message_rank(m)).text, other);
+             what, shc_op_kind_name(side), rank_name(p2p, shc_message_rank(m)).text, other);
     shc_p2p_finish(p2p, m, SHC_ERR_MISMATCH, error);
 }

@@ -60,9 +60,6 @@ void shc_remote_give(struct shc_p2p *p2p, struct shc_message *m, int rank,
 
 /* ---- end.c ---- */
 
-/* How messages name a rank that may be remote. */
-struct shc_rank_name shc_p2p_rank_name(const struct shc_p2p *p2p, int rank);
-
 /* Tells the board what is pending. */
 SHC_COLD void shc_p2p_show(struct shc_p2p *p2p);
 
