@@ -27,6 +27,9 @@ _NAMES = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 TORCHS_ALL_GATHER: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 TORCHS_REDUCE_SCATTER: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
+# torch.compiler.disable() would load all of Dynamo, which takes seconds, in programs that never compile.
+_disable: Any = torch._disable_dynamo  # type: ignore[attr-defined]
+
 with torch.inference_mode(False):
     # Each operator says that it writes to it, so they keep their order.
     _ORDER = torch.zeros(1, dtype=torch.uint8, device="cpu")
@@ -46,7 +49,7 @@ def _name(group: Any) -> str:
     return _resolve_group_name(world if group is None else group)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+@_disable  # type: ignore[untyped-decorator]
 def _outside(function: Any, *arguments: Any) -> None:
     """Calls it between two graphs; with ``fullgraph=True`` Dynamo says that this cannot be."""
     function(*arguments)

@@ -165,18 +165,17 @@ def has_lock() -> bool:
 
 
 def body(rank: ranks.Rank) -> tuple[bool, bool]:
-    """Is the lock on: with a group, and at the end?"""
+    """Is the lock on: before DDP, and after it?"""
     rank.init()
     calls_of_one_group()
-    first = has_lock()
-    # What follows loads Dynamo, and that loads triton.
     direct_calls_of_one_group()
     calls_of_many_groups([dist.new_group(list(range(WORLD))) for _ in range(THREADS)])
     works_that_threads_share()
     works_without_an_owner()
     callbacks()
     questions_meanwhile()
-    steps_of_ddp()
+    first = has_lock()
+    steps_of_ddp()  # DDP loads Dynamo, and that loads triton
     return first, has_lock()
 
 

@@ -113,6 +113,21 @@ assert "shmcoll" not in sys.modules and "libshmcoll" not in open("/proc/self/map
     assert succeed(site.python(script)) == "initialized\n"
 
 
+def test_no_name_loads_dynamo(site: Site) -> None:
+    """It takes seconds, and it loads triton, which turns the lock of a free-threaded Python on."""
+    site.link()
+    script = """
+import sys, torch, torch.distributed as dist, shmcoll
+for name in shmcoll.__all__:
+    getattr(shmcoll, name)
+dist.init_process_group("shmcoll", store=dist.HashStore(), rank=0, world_size=1)
+shmcoll.all_reduce(torch.ones(2))
+assert "torch._dynamo" not in sys.modules
+dist.destroy_process_group()
+"""
+    succeed(site.python(script))
+
+
 def test_the_entry_point_of_newer_torch_registers_too(site: Site) -> None:
     """The other hook is off. torch 2.14 asks by name."""
     site.link()
