@@ -65,6 +65,33 @@ struct shc_memory_counts {
 
 void shc_memory_usage(struct shc_memory_counts *usage);
 
+/* ---- the memory of another process ---- */
+
+/* What another process needs to map bytes of this one's blocks: 128 bytes without a meaning to the caller, who hands
+ * them over in any way. Valid for processes of the same user, in the same pid namespace, on this machine. */
+struct shc_memory_handle {
+    unsigned char bytes[128];
+};
+
+/* Describes these bytes, which are at least one. SHC_ERR_INVALID: they do not lie in one block of this process. */
+enum shc_status shc_memory_export(const void *memory, size_t bytes,
+                                  struct shc_memory_handle *handle);
+
+/*
+ * Maps those bytes, at *memory, to read and to store; in the process that exported them, that is where they are. A heap
+ * is mapped once, whatever the number of imports. The mapping stays valid after the owner has freed the block, and
+ * after it has ended: the bytes are then those of a later block of the owner, 0, or the last ones. A forked child does
+ * not have it.
+ *
+ * SHC_ERR_INVALID: it is no handle, or the heap does not have these bytes. SHC_ERR_UNREACHABLE: the owner has ended, or
+ * this process may not look at it. SHC_ERR_NOMEM.
+ */
+enum shc_status shc_memory_import(const struct shc_memory_handle *handle, void **memory,
+                                  size_t *bytes);
+
+/* Ends one import, by any address in it. The last one of a heap unmaps it. NULL is allowed. */
+void shc_memory_release(void *memory);
+
 #if defined(__GNUC__)
 #pragma GCC visibility pop
 #endif

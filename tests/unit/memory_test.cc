@@ -76,6 +76,71 @@ TEST(Memory, ABlockIsWholePagesOfItsOwnAndIsFoundByAddress)
     EXPECT_EQ(shc_memory_alloc(0, &none), SHC_ERR_INVALID);
 }
 
+TEST(Memory, AHandleLeadsToTheSameBytesInAnotherProcess)
+{
+    char *block = allocate(3 * kPage);
+    memset(block, 1, 3 * kPage);
+    shc_memory_handle handle;
+    ASSERT_EQ(shc_memory_export(block + 5, 2 * kPage, &handle), SHC_OK) << shc_error_text();
+    void *own = nullptr;
+    size_t bytes = 0;
+    ASSERT_EQ(shc_memory_import(&handle, &own, &bytes), SHC_OK) << shc_error_text();
+    EXPECT_EQ(own, block + 5);
+    EXPECT_EQ(bytes, 2 * kPage);
+    shc_memory_release(own);
+    shc_memory_release(nullptr);
+    EXPECT_EQ(block[5], 1);
+    EXPECT_EQ(in_child([&] {
+                  void *first = nullptr, *second = nullptr;
+                  size_t there = 0;
+                  if (shc_memory_import(&handle, &first, &there) != SHC_OK || there != 2 * kPage ||
+                      shc_memory_import(&handle, &second, &there) != SHC_OK || first != second)
+                      return 1;
+                  if (first == block + 5 || usage().attached_count > 1)
+                      return 2;
+                  shc_memory_release(first);
+                  memset(second, 2, there);
+                  shc_memory_release(static_cast<char *>(second) + there - 1);
+                  return 0;
+              }),
+              0);
+    EXPECT_EQ(block[4], 1);
+    EXPECT_EQ(block[5], 2);
+    EXPECT_EQ(block[2 * kPage + 4], 2);
+    EXPECT_EQ(block[2 * kPage + 5], 1);
+    shc_memory_free(block);
+}
+
+TEST(Memory, AHandleThatIsWrongIsAnError)
+{
+    char *block = allocate(kPage), outside = 0;
+    shc_memory_handle handle;
+    EXPECT_EQ(shc_memory_export(block, 0, &handle), SHC_ERR_INVALID);
+    EXPECT_EQ(shc_memory_export(block, kPage + 1, &handle), SHC_ERR_INVALID);
+    EXPECT_EQ(shc_memory_export(&outside, 1, &handle), SHC_ERR_INVALID);
+    ASSERT_EQ(shc_memory_export(block, kPage, &handle), SHC_OK);
+    EXPECT_EQ(in_child([&] { // to which the heap is another process's
+                  std::mt19937_64 random(7);
+                  int wrong = 0;
+                  for (size_t at = 0; at < sizeof handle.bytes; at++) {
+                      shc_memory_handle damaged = handle;
+                      damaged.bytes[at] ^= static_cast<unsigned char>(1 + random() % 255);
+                      void *memory = nullptr;
+                      size_t bytes = 0;
+                      const shc_status status = shc_memory_import(&damaged, &memory, &bytes);
+                      if (status == SHC_OK) { // a byte that says nothing, or another part
+                          shc_memory_release(memory);
+                          wrong += bytes > SHC_HEAP_RANGE;
+                      } else if (status != SHC_ERR_INVALID && status != SHC_ERR_UNREACHABLE) {
+                          wrong++;
+                      }
+                  }
+                  return wrong;
+              }),
+              0);
+    shc_memory_free(block);
+}
+
 // Otherwise a program that cores are piped to would be sent 64 GiB.
 TEST(Memory, IsNotInACore)
 {

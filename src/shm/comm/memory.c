@@ -350,3 +350,86 @@ void shc_memory_usage(struct shc_memory_counts *usage)
     usage->attached_count = (size_t)shc_a64_load_relaxed(&views.count);
     shc_lock_drop(&memory.lock);
 }
+
+/* ---- handles ---- */
+
+static const char magic[8] = "shcmem1";
+
+struct exported {
+    char magic[sizeof magic];
+    struct shc_os_process owner;
+    struct shc_heap_name name;
+    uint64_t offset, bytes;
+};
+
+_Static_assert(sizeof(struct exported) <= sizeof(struct shc_memory_handle), "it does not fit");
+
+enum shc_status shc_memory_export(const void *address, size_t bytes,
+                                  struct shc_memory_handle *handle)
+{
+    struct exported made = {.bytes = bytes};
+    memcpy(made.magic, magic, sizeof magic);
+    if (bytes == 0 || !shc_memory_place(address, bytes, &made.offset) ||
+        !shc_memory_heap_name(&made.name))
+        return shc_fail(SHC_ERR_INVALID,
+                        "shared memory for tensors: %zu bytes at %p are not in one block of this "
+                        "process",
+                        bytes, address);
+    const int error = shc_os_process_self(&made.owner);
+    if (error != 0)
+        return shc_fail_errno(SHC_ERR_SYSTEM, error, "cannot read this process's /proc");
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &made, sizeof made);
+    return SHC_OK;
+}
+
+/* Of this process, which reaches it without a mapping? */
+static bool is_own(const struct exported *given)
+{
+    struct shc_heap_name name;
+    return shc_memory_heap_name(&name) && memcmp(&name, &given->name, sizeof name) == 0;
+}
+
+static enum shc_status fail_import(const struct exported *given, int error)
+{
+    return shc_fail_errno(error == ENOMEM ? SHC_ERR_NOMEM : SHC_ERR_UNREACHABLE, error,
+                          "cannot map the tensors that process %d has in shared memory",
+                          given->owner.pid);
+}
+
+enum shc_status shc_memory_import(const struct shc_memory_handle *handle, void **address,
+                                  size_t *bytes)
+{
+    struct exported given;
+    struct shc_heap_view view;
+    memcpy(&given, handle, sizeof given);
+    if (memcmp(given.magic, magic, sizeof magic) != 0 || given.bytes == 0 ||
+        given.offset >= SHC_HEAP_RANGE || given.bytes > SHC_HEAP_RANGE - given.offset)
+        return shc_fail(SHC_ERR_INVALID, "shared memory for tensors: that is no handle");
+    *bytes = given.bytes;
+    if (is_own(&given)) {
+        *address = (char *)(uintptr_t)heap_base() + given.offset;
+        return SHC_OK;
+    }
+    const int error = open_view(&given.owner, &given.name, &view);
+    if (error != 0)
+        return fail_import(&given, error);
+    *address = shc_heap_at(&view, given.offset, given.bytes);
+    if (*address)
+        return SHC_OK;
+    close_view(&view);
+    return shc_fail(SHC_ERR_INVALID, "shared memory for tensors: process %d has no such bytes",
+                    given.owner.pid);
+}
+
+void shc_memory_release(void *address)
+{
+    struct shc_heap_view found = {.base = NULL};
+    shc_lock_take(&views.lock);
+    for (struct entry *entry = views.first; entry; entry = entry->next)
+        if ((uintptr_t)address - (uintptr_t)entry->view.base < SHC_HEAP_RANGE)
+            found = entry->view;
+    shc_lock_drop(&views.lock);
+    if (found.base)
+        close_view(&found);
+}
