@@ -24,6 +24,7 @@ the library:
     direct              the same as methods of one group, for loops
     empty, zeros, empty_like, zeros_like, shared_memory, share, is_shared
                         tensors in memory that the ranks share
+    new_window          reads and stores the tensors of other ranks, while they do something else
     build_info          how the library was built
     Description, GpuDescription, InternalDescription
                         the types of what describe() returns
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from shmcoll._memory import empty, empty_like, zeros, zeros_like
     from shmcoll._memory import is_shared, share, shared_memory
     from shmcoll._shrink import shrink_group
+    from shmcoll._window import Window, new_window
 
     __version__: str
 
@@ -54,6 +56,7 @@ __all__ = [
     "GpuDescription",
     "InternalDescription",
     "Options",
+    "Window",
     "all_gather_into",
     "all_reduce",
     "all_to_all",
@@ -68,6 +71,7 @@ __all__ = [
     "empty_like",
     "is_shared",
     "monitored_barrier",
+    "new_window",
     "on_late",
     "reduce_scatter_into",
     "share",
@@ -154,6 +158,7 @@ _HOMES = {
     "GpuDescription": "_describe",
     "InternalDescription": "_describe",
     "Options": "_glue",
+    "Window": "_window",
     "all_gather_into": "_direct",
     "all_reduce": "_direct",
     "all_to_all": "_direct",
@@ -167,6 +172,7 @@ _HOMES = {
     "empty_like": "_memory",
     "is_shared": "_memory",
     "monitored_barrier": "_backend",
+    "new_window": "_window",
     "on_late": "_events",
     "reduce_scatter_into": "_direct",
     "share": "_memory",

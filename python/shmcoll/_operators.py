@@ -11,11 +11,11 @@ import torch
 from torch._C._distributed_c10d import Backend, ProcessGroup, Store
 
 from shmcoll import _options
+from shmcoll._boxed import boxed
 from shmcoll._options import Options
 
 _CPU = torch.device("cpu")
 _OPERATORS: Any = torch.ops.shmcoll
-_ProcessGroup: Any = ProcessGroup  # its stubs lack one form of the constructor
 
 
 def _milliseconds(timeout: datetime.timedelta) -> int:
@@ -50,19 +50,12 @@ def _options_of(backend: Any) -> Options:
         raise AttributeError(f"{name!r} object has no attribute 'options'") from None
 
 
-def _boxed(backend: Any) -> Any:
-    """For an operator: the backend in a group of its own."""
-    group: Any = _ProcessGroup(backend.rank(), backend.size())
-    group._register_backend(_CPU, ProcessGroup.BackendType.CUSTOM, backend)
-    return group.boxed()
-
-
 def _set_default_timeout(backend: Any, timeout: datetime.timedelta) -> None:
     """What torch calls to change the time-out of a backend that is gloo for it."""
     if hasattr(backend, "set_timeout"):
         backend.set_timeout(timeout)
     else:  # before torch 2.9
-        _OPERATORS.set_timeout(_boxed(backend), _milliseconds(timeout))
+        _OPERATORS.set_timeout(boxed(backend), _milliseconds(timeout))
 
 
 def _perform_nocolor_split(_backend: Any, _device: torch.device) -> None:
@@ -97,7 +90,7 @@ def make(store: Store, rank: int, size: int, options: Any) -> Any:
 
 def info(backend: Any) -> str:
     """The lines of key=value about a group."""
-    text: str = _OPERATORS.info(_boxed(backend))
+    text: str = _OPERATORS.info(boxed(backend))
     return text
 
 

@@ -7,6 +7,7 @@
 #include "backend/process_group_shm.hpp"
 #include "backend/python.hpp"
 #include "backend/store_bootstrap.hpp"
+#include "backend/window.hpp"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
@@ -19,6 +20,7 @@ void shmcoll_set_main_thread(unsigned long ident)
 void shmcoll_after_fork_in_child()
 {
     shmcoll::forgetParentsFutures();
+    shmcoll::forgetParentsWindows();
     shmcoll::Engine::forgetParents();
     shmcoll::StoreBootstrap::forgetParentsFileWrites();
     shmcoll::renewPythonInChild();

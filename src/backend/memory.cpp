@@ -107,9 +107,23 @@ at::Tensor emptyStrided(c10::SymIntArrayRef sizes, c10::SymIntArrayRef strides,
     return emptyShared(C10_AS_INTARRAYREF_SLOW(sizes), C10_AS_INTARRAYREF_SLOW(strides), dtype);
 }
 
-// Moves the bytes of a tensor's storage, as share_memory_() does: all its views go along. False, with nothing
-// changed: others hold addresses in it (numpy), another allocator made it, or there is no room.
-bool share(const at::Tensor &tensor)
+} // namespace
+
+std::shared_ptr<c10::Allocator> sharedAllocator()
+{
+    static auto *const allocator = new SharedAllocator; // for ever: storages refer to it
+    return {std::shared_ptr<void>(), allocator};
+}
+
+at::Tensor emptyShared(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype)
+{
+    return at::Tensor(at::detail::empty_strided_generic(sizes, strides, sharedAllocator().get(),
+                                                        c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                                        dtype));
+}
+
+// As share_memory_() does.
+bool moveToShared(const at::Tensor &tensor)
 {
     TORCH_CHECK_TYPE(tensor.is_cpu() && tensor.has_storage(),
                      "shmcoll.share takes dense CPU tensors, not one of ", tensor.toString());
@@ -126,21 +140,6 @@ bool share(const at::Tensor &tensor)
     storage->set_data_ptr_noswap(std::move(made));
     storage->set_allocator(sharedAllocator().get());
     return true;
-}
-
-} // namespace
-
-std::shared_ptr<c10::Allocator> sharedAllocator()
-{
-    static auto *const allocator = new SharedAllocator; // for ever: storages refer to it
-    return {std::shared_ptr<void>(), allocator};
-}
-
-at::Tensor emptyShared(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype)
-{
-    return at::Tensor(at::detail::empty_strided_generic(sizes, strides, sharedAllocator().get(),
-                                                        c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                                        dtype));
 }
 
 std::shared_ptr<c10::Allocator> ProcessGroupShm::getMemAllocator()
@@ -166,7 +165,7 @@ at::Tensor ProcessGroupShm::allocateTensor(long size, at::TensorOptions options)
 TORCH_LIBRARY_FRAGMENT(shmcoll, m)
 {
     m.def("empty_strided(SymInt[] size, SymInt[] stride, ScalarType dtype) -> Tensor");
-    m.def("share(Tensor tensor) -> bool", share);
+    m.def("share(Tensor tensor) -> bool", moveToShared);
     m.impl("empty_strided", c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(emptyStrided));
 }
 

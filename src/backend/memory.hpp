@@ -16,4 +16,8 @@ std::shared_ptr<c10::Allocator> sharedAllocator();
 // A CPU tensor from that allocator; its elements have no values yet.
 at::Tensor emptyShared(at::IntArrayRef sizes, at::IntArrayRef strides, at::ScalarType dtype);
 
+// Moves the bytes of a tensor's storage into that memory: all its views go along. False, with nothing changed: others
+// hold addresses in it (numpy), another allocator made it, or there is no room.
+bool moveToShared(const at::Tensor &tensor);
+
 } // namespace shmcoll

@@ -192,6 +192,18 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     void allToAllNow(at::Tensor &output, at::Tensor &input);
     void barrierNow();
 
+    // For its windows (backend/window.hpp). The group keeps a window's tensor; none: no longer.
+    int numberWindow();
+    void keepForWindow(int number, const at::Tensor &tensor);
+    WorkPtr signalWindow(shc_op_kind kind, int number, int peer, std::chrono::milliseconds timeout);
+#if SHMCOLL_TORCH_AT_LEAST(2, 15)
+    bool supportsWindow() const override
+    {
+        return !hosts_;
+    }
+    c10::intrusive_ptr<c10d::Window> new_window(const std::optional<at::Tensor> &tensor) override;
+#endif
+
     // For operations that begin after it; 0: no limit. If it is negative, throws and changes nothing.
     void changeTimeout(std::chrono::milliseconds timeout);
 
@@ -261,6 +273,9 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     Group group_; // over several hosts, what orders this rank's operations
     CudaSide cuda_;
     Sections sections_;
+    std::atomic<int> windowCount_{0};
+    std::mutex windowsLock_;                  // guards what follows
+    std::map<int, at::Tensor> windowTensors_; // by the window's number
 };
 
 } // namespace shmcoll

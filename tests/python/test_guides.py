@@ -23,6 +23,7 @@ PAGES = (
     "frameworks/dtensor.md",
     "inference.md",
     "shared-tensors.md",
+    "windows.md",
 )
 PROGRAM = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 PROGRAMS = [
