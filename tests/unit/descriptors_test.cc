@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: BSD-3-Clause
 // A program may close descriptors of the library, and open files that get their numbers. Those files stay as they are.
 extern "C" {
+#include "shm/base/clock.h"
 #include "shm/base/log.h"
 #include "shm/comm/memory.h"
 #include "shm/comm/process.h"
@@ -11,11 +12,13 @@ extern "C" {
 }
 #include "tests/support/in_child.h"
 
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <string>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 using shmcoll::test::in_child;
@@ -167,6 +170,89 @@ TEST(LatePipe, WhoseNumberIsThatOfAFileGetsNoLine)
         Taken file(ends[1]);
         shc_log_late(false, "two");
         return file.as_it_was() ? 0 : 3;
+    });
+    EXPECT_EQ(code, 0);
+}
+
+void warn()
+{
+    shc_log_file_use();
+    shc_log_warning("a line");
+}
+
+TEST(StandardError, WhoseNumberIsThatOfAFileGetsNoLine)
+{
+    const int code = in_child([] {
+        Taken file(STDERR_FILENO);
+        if (fcntl(STDERR_FILENO, F_SETFD, FD_CLOEXEC) != 0) // as programs open files
+            return 1;
+        warn();
+        return file.as_it_was() ? 0 : 2;
+    });
+    EXPECT_EQ(code, 0);
+}
+
+TEST(StandardError, OfANewFileGetsTheLine)
+{
+    const int code = in_child([] {
+        Taken file(STDERR_FILENO);
+        warn();
+        return file.as_it_was() ? 1 : 0;
+    });
+    EXPECT_EQ(code, 0);
+}
+
+TEST(StandardError, ThatNobodyReadsHoldsNobodyUp)
+{
+    const int code = in_child([] {
+        int ends[2];
+        if (pipe2(ends, O_NONBLOCK) != 0 || dup2(ends[1], STDERR_FILENO) < 0)
+            return 1;
+        while (write(ends[1], "x", 1) == 1) {
+        }
+        if (fcntl(ends[1], F_SETFL, 0) != 0) // as a pipe of a shell
+            return 2;
+        alarm(20);
+        const uint64_t begun_ns = shc_clock_ns();
+        warn();
+        return shc_clock_ns() - begun_ns < 10 * SHC_NS_PER_S ? 0 : 3;
+    });
+    EXPECT_EQ(code, 0);
+}
+
+TEST(StandardError, ThatCannotBeWrittenEndsNobody)
+{
+    const int code = in_child([] {
+        int ends[2];
+        sigset_t pending;
+        if (pipe(ends) != 0 || dup2(ends[1], STDERR_FILENO) < 0 || close(ends[0]) != 0)
+            return 1;
+        signal(SIGPIPE, SIG_DFL);
+        warn();
+        const struct rlimit none = {0, 0};
+        Taken file(STDERR_FILENO);
+        if (lseek(STDERR_FILENO, 0, SEEK_END) < 0 || setrlimit(RLIMIT_FSIZE, &none) != 0)
+            return 2;
+        signal(SIGXFSZ, SIG_DFL);
+        warn();
+        if (!file.as_it_was() || sigpending(&pending) != 0)
+            return 3;
+        return sigismember(&pending, SIGPIPE) || sigismember(&pending, SIGXFSZ) ? 4 : 0;
+    });
+    EXPECT_EQ(code, 0);
+}
+
+TEST(Files, BeyondTheLimitOfFileSizesEndNobody)
+{
+    const int code = in_child([] {
+        const struct rlimit none = {0, 0};
+        char path[] = "/tmp/shmcoll-descriptors-XXXXXX";
+        if (close(mkstemp(path)) != 0 || setrlimit(RLIMIT_FSIZE, &none) != 0)
+            return 1;
+        signal(SIGXFSZ, SIG_DFL);
+        const int put = shc_os_file_put(path, "x", 1), appended = shc_os_append(path, "x", 1);
+        unlink(path);
+        return put == EFBIG && appended == EFBIG ? 0 : 2;
     });
     EXPECT_EQ(code, 0);
 }

@@ -17,17 +17,17 @@ static const char *const level_names[] = {"off", "warn", "info", "trace"};
 
 static shc_a32 rank_word; /* 0: not known; MANY_RANKS; or 1 + the rank */
 
-static shc_a32 has_file;
-static bool (*write_to_file)(const char *line, size_t length);
+static shc_a32 has_output;
+static void (*write_output)(const char *line, size_t length);
 
 static shc_a32 has_late;
 static void (*write_late)(const char *line, size_t length);
 
-void shc_log_set_file(bool (*write)(const char *line, size_t length))
+void shc_log_set_output(void (*write)(const char *line, size_t length))
 {
-    write_to_file = write;
-    /* release log/file -> acquire in write_line(): the function. */
-    shc_a32_store_release(&has_file, 1);
+    write_output = write;
+    /* release log/output -> acquire in write_line(): the function. */
+    shc_a32_store_release(&has_output, 1);
 }
 
 void shc_log_set_late(void (*write)(const char *line, size_t length))
@@ -81,8 +81,10 @@ static void write_line(enum shc_log_level level, const char *format, va_list arg
     vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
     const size_t length = strlen(line);
     line[length] = '\n';
-    /* acquire log/file <- release in shc_log_set_file(): the function. */
-    if (!shc_a32_load_acquire(&has_file) || !write_to_file(line, length + 1))
+    /* acquire log/output <- release in shc_log_set_output(): the function. */
+    if (shc_a32_load_acquire(&has_output))
+        write_output(line, length + 1);
+    else
         fwrite(line, 1, length + 1, stderr);
 }
 

@@ -20,8 +20,8 @@ bool shc_log_goes(enum shc_log_level level);
 /* A line about a late wait: a warning if `speaks`, and in any case to the pipe of shc_late_pipe(). */
 void shc_log_late(bool speaks, const char *format, ...) SHC_PRINTF(2, 3);
 
-/* Lines go to this function from now on; false: to stderr after all. Once per process. */
-void shc_log_set_file(bool (*write)(const char *line, size_t length));
+/* Lines go to this function from now on, and no longer to stdio's stderr. Once per process. */
+void shc_log_set_output(void (*write)(const char *line, size_t length));
 
 /* Texts about late waits, with a newline, go to this function too from now on. */
 void shc_log_set_late(void (*write)(const char *line, size_t length));

@@ -43,7 +43,7 @@ static void expand(const char *pattern, char *path, size_t capacity)
 
 /* The file is opened anew for each line: lines are rare, and neither a fork nor a file that was moved needs any
  * care. */
-static bool write_line(const char *line, size_t length)
+static bool write_to_file(const char *line, size_t length)
 {
     static shc_a32 said;
     char path[1024], why[SHC_STRERROR_BYTES];
@@ -54,6 +54,12 @@ static bool write_line(const char *line, size_t length)
         shc_log(SHC_LOG_WARN, "SHMCOLL_LOG_FILE: cannot open %s (%s); lines go to stderr", path,
                 strerror_r(error, why, sizeof why));
     return error == 0;
+}
+
+static void write_line(const char *line, size_t length)
+{
+    if (!shc_config_get()->log_file || !write_to_file(line, length))
+        shc_os_tell_stderr(line, length);
 }
 
 static struct {
@@ -91,7 +97,6 @@ void shc_late_pipe(int fd)
 
 void shc_log_file_use(void)
 {
-    if (shc_config_get()->log_file)
-        shc_log_set_file(write_line);
+    shc_log_set_output(write_line);
     shc_log_set_late(write_late);
 }

@@ -342,8 +342,13 @@ SHC_NODISCARD int shc_os_thread_pin(const struct shc_os_cpus *cpus);
 /* The first `capacity - 1` bytes of a small file, 0-terminated. EILSEQ: it contains a 0. */
 SHC_NODISCARD int shc_os_read_text(const char *path, char *text, size_t capacity);
 
-/* Adds the bytes to the end of that file, which is made if it does not exist. Waits for no reader of a pipe: ENXIO, EAGAIN. */
+/* Adds the bytes to the end of that file, which is made if it does not exist. Waits for no reader of a pipe: ENXIO, EAGAIN.
+ * (What writes is in os_write.c.) */
 SHC_NODISCARD int shc_os_append(const char *path, const void *bytes, size_t count);
+
+/* Writes a line to standard error. It is lost if the stream is closed, also if another file has its number since then,
+ * and if nobody reads a full pipe for a tenth of a second. */
+void shc_os_tell_stderr(const char *bytes, size_t count);
 
 /* The name of this machine; "": not known. */
 void shc_os_host_name(char *text, size_t capacity);
@@ -354,7 +359,7 @@ SHC_NODISCARD int shc_os_random(void *bytes, size_t count);
 bool shc_os_has_numa(void);
 bool shc_os_has_uring(void);
 
-/* ---- small files for the directory store (os_machine.c) ---- */
+/* ---- small files for the directory store (os_machine.c, os_write.c) ---- */
 
 /* Makes the directory (mode 0700) if it does not exist. */
 SHC_NODISCARD int shc_os_directory_make(const char *path);

@@ -83,17 +83,6 @@ int shc_os_read_text(const char *path, char *text, size_t capacity)
     return error == 0 && memchr(text, '\0', used) ? EILSEQ : error;
 }
 
-int shc_os_append(const char *path, const void *bytes, size_t count)
-{
-    /* A pipe that nobody reads must hold up no rank. */
-    const int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0644);
-    if (fd < 0)
-        return errno;
-    const int error = write(fd, bytes, count) < 0 ? errno : 0;
-    close(fd);
-    return error;
-}
-
 void shc_os_host_name(char *text, size_t capacity)
 {
     if (gethostname(text, capacity) != 0)
@@ -197,50 +186,6 @@ int shc_os_directory_check(const char *path)
     if (!S_ISDIR(st.st_mode))
         return ENOTDIR;
     return faccessat(AT_FDCWD, path, W_OK | X_OK, AT_EACCESS) == 0 ? 0 : errno;
-}
-
-int shc_os_file_begin(struct shc_os_new_file *file, const char *path)
-{
-    if (snprintf(file->temporary, sizeof file->temporary, "%s.%d.tmp", path,
-                 (int)shc_os_thread_id()) >= (int)sizeof file->temporary)
-        return ENAMETOOLONG;
-    file->fd = open(file->temporary, O_CREAT | O_TRUNC | O_WRONLY | O_NOFOLLOW | O_CLOEXEC,
-                    S_IRUSR | S_IWUSR);
-    return file->fd >= 0 ? 0 : errno;
-}
-
-int shc_os_file_add(const struct shc_os_new_file *file, const void *bytes, size_t count)
-{
-    for (size_t done = 0; done < count;) {
-        ssize_t now = write(file->fd, (const char *)bytes + done, count - done);
-        if (now < 0 && errno != EINTR)
-            return errno;
-        if (now > 0)
-            done += (size_t)now;
-    }
-    return 0;
-}
-
-int shc_os_file_end(struct shc_os_new_file *file, const char *path, int error)
-{
-    /* A network file system tells only then that there was no room. */
-    if (close(file->fd) != 0 && error == 0 && errno != EINTR)
-        error = errno;
-    if (error == 0 && rename(file->temporary, path) != 0)
-        error = errno;
-    if (error != 0)
-        unlink(file->temporary);
-    return error;
-}
-
-int shc_os_file_put(const char *path, const void *bytes, size_t count)
-{
-    struct shc_os_new_file file;
-    int error = shc_os_file_begin(&file, path);
-    if (error != 0)
-        return error;
-    error = shc_os_file_add(&file, bytes, count);
-    return shc_os_file_end(&file, path, error);
 }
 
 int shc_os_file_get(const char *path, void *bytes, size_t capacity, size_t *count)

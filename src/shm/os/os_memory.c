@@ -242,12 +242,6 @@ void shc_os_file_close(int fd)
     close(fd);
 }
 
-void shc_os_file_tell_own(int fd, const struct shc_os_file_id *id, const void *bytes, size_t count)
-{
-    if (shc_os_file_is(fd, id))
-        (void)!write(fd, bytes, count);
-}
-
 void shc_os_file_close_own(int fd, const struct shc_os_file_id *id)
 {
     if (shc_os_file_is(fd, id))
