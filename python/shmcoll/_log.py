@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Lines in the form of the library's (src/shm/base/log.h), by the level of SHMCOLL_LOG, to where its lines go."""
 
+import contextlib
 import datetime
+import io
 import os
 import re
+import select
 import sys
+from typing import TextIO
 
+_WAIT_MS = 100
 _LEVELS = ("off", "warn", "info", "trace")
 _ranks: set[int] = set()
 
@@ -36,6 +41,19 @@ def _at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK, 0o644)
 
 
+def _tell(stream: TextIO, line: str) -> None:
+    """Writes the line to the stream, unless nobody reads a full pipe for a tenth of a second."""
+    if not isinstance(stream, io.TextIOWrapper):  # as in a notebook
+        stream.write(line)
+        stream.flush()
+        return
+    poll = select.poll()
+    poll.register(stream, select.POLLOUT)
+    if poll.poll(_WAIT_MS):
+        # Not into its buffer: what cannot be written would fail again at the interpreter's end.
+        os.write(stream.fileno(), line.encode(stream.encoding, "backslashreplace"))
+
+
 def _write(line: str) -> None:
     """Appends the line to the file of SHMCOLL_LOG_FILE, or writes it to stderr."""
     pattern = os.environ.get("SHMCOLL_LOG_FILE")
@@ -46,9 +64,10 @@ def _write(line: str) -> None:
             return
         except (OSError, ValueError):
             pass  # the library says so, once
-    if sys.stderr is not None:
-        sys.stderr.write(line)
-        sys.stderr.flush()
+    # It may be closed, or full: no line is worth a call that fails.
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            _tell(sys.stderr, line)
 
 
 def _line(level: str, text: str) -> str:
