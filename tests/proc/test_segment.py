@@ -478,6 +478,27 @@ def test_too_few_descriptors_are_a_clear_error_on_all_ranks(limited: tuple[int, 
         assert "Too many open files" in said, said
 
 
+@pytest.mark.timeout(60)
+def test_a_rank_that_lacks_descriptors_shares_memory_all_the_same() -> None:
+    """All are told of it. No group over several hosts is tried, which needs more descriptors."""
+
+    def body(rank: ranks.Rank) -> str:
+        rank.init()
+        free = os.dup(0)
+        os.close(free)
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if rank.rank == 1:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, limits[1]))
+        said = faults.told(dist.new_group)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+        rank.sync()
+        return said
+
+    for said in ranks.run(3, body, limit=LIMIT_S):
+        assert "rank 1: cannot open and map the segment of pid" in said, said
+        assert "Too many open files; `ulimit -n` is the limit" in said, said
+
+
 # ---- what cannot be ----
 
 

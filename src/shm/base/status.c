@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 #include "shm/base/status.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -176,6 +177,19 @@ enum shc_status shc_fail(enum shc_status status, const char *format, ...)
     return status;
 }
 
+/* The limit that such an error comes from. */
+static const char *limit_of(int error)
+{
+    switch (error) {
+    case EMFILE:
+        return "; `ulimit -n` is the limit";
+    case ENOMEM:
+        return "; `ulimit -v` may be the limit";
+    default:
+        return "";
+    }
+}
+
 enum shc_status shc_fail_errno(enum shc_status status, int error, const char *format, ...)
 {
     char *text = room_for_error(status);
@@ -185,7 +199,7 @@ enum shc_status shc_fail_errno(enum shc_status status, int error, const char *fo
     va_end(args);
     char why[SHC_STRERROR_BYTES];
     if (used >= 0 && (size_t)used < SHC_ERROR_TEXT_BYTES)
-        snprintf(text + used, SHC_ERROR_TEXT_BYTES - (size_t)used, ": %s",
-                 strerror_r(error, why, sizeof why));
+        snprintf(text + used, SHC_ERROR_TEXT_BYTES - (size_t)used, ": %s%s",
+                 strerror_r(error, why, sizeof why), limit_of(error));
     return status;
 }

@@ -146,6 +146,10 @@ enum shc_status shc_segment_attach(struct shc_segment *segment, const struct shc
     if (error == 0)
         return SHC_OK;
     close_file(segment); /* the name stays: others may still open it */
+    if (error == EMFILE || error == ENFILE || error == ENOMEM) /* it could be shared */
+        return shc_fail_errno(
+            SHC_ERR_SYSTEM, error, "cannot open and map the segment of pid %d (%s, %zu bytes)",
+            (int)name->creator.pid, shc_segment_form_name(name->form), segment->bytes);
     return shc_fail_errno(SHC_ERR_UNREACHABLE, error,
                           "cannot open the segment of pid %d (%s). Ranks must share /dev/shm, or "
                           "one pid namespace as one user; containers: a volume at /dev/shm, or "
