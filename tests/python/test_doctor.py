@@ -488,6 +488,14 @@ def test_what_a_job_has_left(tmp_path: Path, what: bytes, state: str | None, tex
     assert (root / "dev/shm" / NAME).exists()
 
 
+def test_what_has_a_name_of_ours_and_is_no_file_holds_nobody_up(tmp_path: Path) -> None:
+    root = plant(tmp_path, TREE)
+    (root / "dev/shm").mkdir(parents=True)
+    os.mkfifo(root / "dev/shm" / NAME)
+    (root / "dev/shm" / f"{NAME[:-1]}a").symlink_to(NAME)
+    assert [one.state for one in machine.remains(root)] == ["elsewhere", "elsewhere"]
+
+
 def test_a_file_that_a_process_has_open_is_no_remain(tmp_path: Path) -> None:
     root = plant(tmp_path, {**TREE, f"dev/shm/{NAME}": "cut off"})
     (root / "proc/9/fd").mkdir(parents=True)

@@ -194,6 +194,15 @@ def test_bad_files_are_named_and_the_rest_is_read(
     assert "has no file *.dump" in tool(tmp_path / "hollow", code=3)
 
 
+def test_a_name_cannot_steer_a_terminal_and_may_be_too_long(tmp_path: Path) -> None:
+    (tmp_path / "\x1b]0;title\x07\nnote: all is well.dump").write_text("no dump")
+    found = dumps.find([tmp_path, tmp_path / ("x" * 5000)])
+    assert found.problems == [
+        f"{tmp_path}/?]0;title??note: all is well.dump is not a dump of shmcoll",
+        f"{tmp_path}/{'x' * 5000} cannot be opened: File name too long",
+    ]
+
+
 def changed(data: bytes, **fields: Any) -> bytes:
     header = layout.Header.from_buffer_copy(data)
     for name, value in fields.items():

@@ -28,7 +28,7 @@ line=14
 [ "$pid" = "$ODD" ] && line=13
 printf 'Process %s: python train.py\\nPython v3.11.7 (/usr/bin/python3.11)\\n\\n' "$pid"
 printf 'Thread %s (idle): "MainThread"\\n    work (train.py:%s)\\n' "$pid" "$line"
-printf '    <module> (train.py:20)\\n    option %s\\n' "$4"
+printf '    <module> (\\033[2Jtrain.py:20)\\n    option %s\\n' "$4"
 """
 
 
@@ -144,6 +144,7 @@ def test_a_process_that_has_no_group(tmp_path: Path) -> None:
             head, *stack = text.splitlines()
             assert head == f"process {process.pid}: no group to be seen"
             assert stack[0].startswith(f"  Thread {process.pid} (idle)"), text
+            assert stack[2] == "      <module> (?[2Jtrain.py:20)", text
 
             process.send_signal(signal.SIGSTOP)
             while machine.stat_of(Path("/"), process.pid)[0] != "T":
@@ -171,6 +172,8 @@ def test_nothing_to_look_at() -> None:
     code, text = tool("no-such-group")
     assert code == 3 and text.startswith("shmcoll stacks: no-such-group is neither"), text
     assert tool("--lat")[0] == 64
+    for word, shown in (("9" * 5000, "9" * 5000), ("\x1b[2J", "?[2J"), ("--\x1b[2J", "--?[2J")):
+        assert f": {shown}" in tool(word)[1]
 
 
 def test_the_real_py_spy() -> None:

@@ -335,8 +335,10 @@ def read_process(pid: int) -> tuple[str, str, int] | None:
     return _command(words), rest[0], int(rest[19])
 
 
-def printable(data: bytes, keep: str = "") -> str:
-    """What another program has written, without anything that could steer a terminal."""
+def printable(data: bytes | str | os.PathLike[str], keep: str = "") -> str:
+    """What another program has written, or a name, without anything that could steer a terminal."""
+    if not isinstance(data, bytes):
+        data = os.fspath(data).encode(errors="surrogateescape")
     text = data.decode(errors="replace")
     return "".join(each if each.isprintable() or each in keep else "?" for each in text)
 
@@ -763,7 +765,8 @@ class Board(Image):
             raise NoBoard(f"process {pid} has ended")
         command, state, start_time = found
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            # Any process may have a pipe that is called so.
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise BoardError(f"the board of process {pid} cannot be opened: {error}") from error
         try:

@@ -138,15 +138,15 @@ def files(names: Sequence[Path]) -> tuple[list[Path], list[str]]:
     """The dumps in these folders and the other files, and what is wrong with a name."""
     found, problems = [], []
     for name in names:
-        if name.is_dir():
+        if os.path.isdir(name):
             try:
                 inside = sorted(each for each in name.iterdir() if each.name.endswith(ENDING))
             except OSError as error:
-                problems.append(f"{name} cannot be read: {error.strerror}")
+                problems.append(f"{printable(name)} cannot be read: {error.strerror}")
                 continue
             found += inside
             if not inside:
-                problems.append(f"{name} has no file *{ENDING}")
+                problems.append(f"{printable(name)} has no file *{ENDING}")
         else:
             found.append(name)
     return list(dict.fromkeys(found)), problems
@@ -160,12 +160,14 @@ def find(names: Sequence[Path]) -> Found:
         try:
             dumps.append(Dump(path))
         except BoardError as error:
-            problems.append(f"{path} {error}")
+            problems.append(f"{printable(path)} {error}")
     jobs = sorted(_jobs(dumps), key=lambda job: max(dump.written_unix_ns for dump in job))
     for job in jobs[:-1]:
         for dump in job:
             named = f" ({dump.job})" if dump.job else ""
-            problems.append(f"{dump.path} is of another job{named}, which is older; name it alone")
+            problems.append(
+                f"{printable(dump.path)} is of another job{named}, which is older; name it alone"
+            )
             dump.close()
     return Found(jobs[-1] if jobs else [], problems)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from shmcoll.watch import metrics, text
-from shmcoll.watch.board import Watcher
+from shmcoll.watch.board import Watcher, printable
 from shmcoll.watch.parser import EXIT_USAGE
 from shmcoll.watch.text import EXIT_NOTHING
 
@@ -79,7 +79,8 @@ def _run(options: argparse.Namespace) -> int:
             return _write(watcher, options)
         except OSError as error:
             where = options.textfile or "{}:{}".format(*options.listen)
-            print(f"shmcoll export: {where}: {error.strerror or error}", file=sys.stderr)
+            said = f"shmcoll export: {where}: {error.strerror or error}"
+            print(printable(said), file=sys.stderr)
             return EXIT_FAILED
 
 

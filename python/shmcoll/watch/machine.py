@@ -223,8 +223,13 @@ def remains(root: Path) -> list[Remain]:
 def _remain(root: Path, name: str) -> Remain:
     path, shown = root / "dev/shm" / name, f"/dev/shm/{name}"
     try:
-        size = path.stat().st_size
-        with path.open("rb") as file:
+        # Anybody may give that name to a pipe, or to a link to one.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        with open(descriptor, "rb") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                return Remain(shown, 0, 0, "elsewhere")
+            size = found.st_size
             header = file.read(64)
             file.seek(_BLOCK_OF_RANK_0)
             identity = file.read(24)

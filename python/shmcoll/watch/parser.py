@@ -7,10 +7,12 @@ import argparse
 import sys
 from typing import NoReturn
 
+from shmcoll.watch.board import printable
+
 EXIT_USAGE = 64
 
 
 class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"{self.prog}: {message}\n")
+        self.exit(EXIT_USAGE, f"{self.prog}: {printable(message)}\n")

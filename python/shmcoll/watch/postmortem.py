@@ -69,7 +69,9 @@ def _run(options: argparse.Namespace) -> int:
         try:
             written = flight.write(options.torch, reports)
         except OSError as error:
-            problems.append(f"{options.torch} cannot be written: {error.strerror or error}")
+            problems.append(
+                f"{board.printable(options.torch)} cannot be written: {error.strerror or error}"
+            )
     if options.json:
         print(json.dumps(_as_json(found.dumps, reports, problems), indent=2))
     else:

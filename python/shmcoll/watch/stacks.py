@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
     groups, pids, unknown = _chosen(options.what, gather(board.look()))
     for word in unknown:
         what = "is neither the name of a group that is to be seen, nor a process"
-        print(f"shmcoll stacks: {word} {what}", file=sys.stderr)
+        print(f"shmcoll stacks: {board.printable(word)} {what}", file=sys.stderr)
     if not pids:
         if not unknown:
             print("\n".join(text.nothing([])))
@@ -97,7 +97,7 @@ def _chosen(words: Sequence[str], groups: list[Group]) -> tuple[list[Group], lis
         named = [group for group in groups if group.name == word]
         if named:
             pids += _members(named)
-        elif word.isdecimal() and machine.start_time(_ROOT, int(word)) is not None:
+        elif re.fullmatch("[0-9]{1,10}", word) and machine.start_time(_ROOT, int(word)) is not None:
             pids.append(int(word))
         else:
             unknown.append(word)
@@ -161,9 +161,11 @@ def _dump(tool: str, pid: int, native: bool) -> Stack:
         return Stack(pid, "", f"py-spy has no answer after {_LIMIT_S} s")
     except OSError as error:
         return Stack(pid, "", f"py-spy cannot be started: {error}")
-    if done.returncode == 0 and done.stdout.strip():
-        return Stack(pid, done.stdout)
-    return Stack(pid, "", _why(_ROOT, pid, done.stderr.strip()))
+    # Names of functions, files and threads are another program's.
+    said, why = (board.printable(text, keep="\n") for text in (done.stdout, done.stderr))
+    if done.returncode == 0 and said.strip():
+        return Stack(pid, said)
+    return Stack(pid, "", _why(_ROOT, pid, why.strip()))
 
 
 def _why(root: Path, pid: int, said: str) -> str:

@@ -85,7 +85,8 @@ def _run(options: argparse.Namespace) -> int:
                 trace = joined.add(build(collector, joined.shift_ns, joined.first_thread))
                 json.dump(trace, file, separators=(",", ":"))
         except OSError as error:
-            print(f"shmcoll trace: {options.output} cannot be written: {error}", file=sys.stderr)
+            said = f"shmcoll trace: {options.output} cannot be written: {error.strerror or error}"
+            print(board.printable(said), file=sys.stderr)
             return EXIT_FAILED
     for note in [*collector.notes(), *joined.problems]:
         print(note)
