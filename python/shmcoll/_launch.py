@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import os
 import signal
@@ -12,7 +13,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
+from shmcoll._log import tell
+from shmcoll.watch.board import printable
 from shmcoll.watch.parser import EXIT_USAGE, Parser
 
 EXIT_WELL = 0
@@ -20,7 +24,8 @@ EXIT_NOT_STARTED = 127  # the program
 
 __all__ = ["EXIT_NOT_STARTED", "EXIT_USAGE", "EXIT_WELL", "main"]
 
-_PR_SET_PDEATHSIG = 1
+_MOST_RANKS = 4096
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TO_FAIL_S = 5.0  # what ranks have to say why they fail, after one has ended
 _TO_END_S = 10.0  # what they have after SIGTERM
@@ -29,12 +34,8 @@ _PAUSE_S = 0.02
 _libc = ctypes.CDLL(None)
 
 
-class _Asked(Exception):
-    """A signal asks this process to end."""
-
-
 def _say(text: str) -> None:
-    print(f"shmcoll run: {text}", file=sys.stderr, flush=True)
+    tell(f"shmcoll run: {printable(text)}\n")
 
 
 def _parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -55,8 +56,10 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("program", metavar="PROGRAM", help="a Python file, or another program")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, metavar="...", help="its arguments")
     options = parser.parse_args(arguments)
-    if options.nproc < 1:
-        parser.error(f"argument -n/--nproc: {options.nproc} is not at least 1")
+    if not 1 <= options.nproc <= _MOST_RANKS:
+        parser.error(
+            f"argument -n/--nproc: {options.nproc} is not a number from 1 to {_MOST_RANKS}"
+        )
     return options
 
 
@@ -97,23 +100,75 @@ def _end_with_parent() -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
+def _children() -> set[int]:
+    """The processes whose parent is this one, also those that have ended and are not reaped."""
+    found: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(
+            OSError
+        ):  # a thread that has ended, or a kernel that does not tell
+            found.update(map(int, path.read_text().split()))
+    return found
+
+
+class _Asked:
+    """The first signal that asks this process to end. A second one ends it at once, and so the ranks.
+
+    An exception would not do: one that is raised while torch is loaded may be swallowed there.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        for number in _ENDS:
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, _: object) -> None:
+        self.number = number
+        for each in _ENDS:
+            signal.signal(each, signal.SIG_DFL)
+
+
 class _Job:
-    def __init__(self, options: argparse.Namespace, port: int) -> None:
-        self.survives = options.survive
+    def __init__(self, options: argparse.Namespace, asked: _Asked) -> None:
+        self.options = options
+        self.asked = asked
         self.store: object = None  # served as long as it lives
         self.codes: dict[int, int] = {}  # of ranks that have ended
         self.ranks: list[subprocess.Popen[bytes]] = []
-        for rank in range(options.nproc):
+
+    def start(self, port: int) -> None:
+        """Raises OSError. Nothing may have started another thread."""
+        for rank in range(self.options.nproc):
+            if self.asked.number:
+                return
             process = subprocess.Popen(
-                _command(options),
-                env=_environment(rank, options.nproc, port),
+                _command(self.options),
+                env=_environment(rank, self.options.nproc, port),
                 stdin=None if rank == 0 else subprocess.DEVNULL,
-                preexec_fn=_end_with_parent,  # no other thread has been started
+                preexec_fn=_end_with_parent,
             )
             self.ranks.append(process)
 
-    def _left(self) -> list[subprocess.Popen[bytes]]:
-        return [process for rank, process in enumerate(self.ranks) if rank not in self.codes]
+    def serve(self, server: socket.socket) -> None:
+        from torch._C._distributed_c10d import TCPStore
+
+        port = server.getsockname()[1]
+        self.store = TCPStore(
+            "127.0.0.1",
+            port,
+            is_master=True,
+            wait_for_workers=False,
+            master_listen_fd=server.detach(),
+        )
+
+    def _left(self) -> list[int]:
+        """The processes of ranks that have not ended, as look() has seen them."""
+        return [process.pid for rank, process in enumerate(self.ranks) if rank not in self.codes]
+
+    def _orphans(self) -> list[int]:
+        """What ranks have started and left to this process. What has ended is reaped."""
+        others = _children() - {process.pid for process in self.ranks}
+        return [pid for pid in others if os.waitpid(pid, os.WNOHANG)[0] == 0]
 
     def look(self) -> bool:
         """Notes which ranks have ended. False: none is left."""
@@ -128,73 +183,81 @@ class _Job:
                 )
                 left = len(self._left())
                 rest = (
-                    f"; {left} go{'es' if left == 1 else ''} on" if self.survives and left else ""
+                    f"; {left} go{'es' if left == 1 else ''} on"
+                    if self.options.survive and left
+                    else ""
                 )
                 _say(f"rank {rank} (pid {process.pid}) {how}{rest}")
         return len(self.codes) < len(self.ranks)
 
     def has_failed(self) -> bool:
-        return not self.survives and any(self.codes.values())
+        return not self.options.survive and any(self.codes.values())
 
-    def wait(self, limit_s: float = float("inf")) -> bool:
-        """Until all ranks have ended, or one has failed for all. False: some are left."""
-        until = time.monotonic() + limit_s
-        while self.look() and time.monotonic() < until:
-            if limit_s == float("inf") and self.has_failed():
-                return False
+    def wait(self) -> None:
+        """Until all ranks have ended, a signal asks for it, or one has failed for all and the others had their time."""
+        until = float("inf")
+        while self.look() and not self.asked.number and time.monotonic() < until:
+            if until == float("inf") and self.has_failed():
+                until = time.monotonic() + _TO_FAIL_S
             time.sleep(_PAUSE_S)
-        return not self._left()
 
     def end(self, number: int) -> None:
-        """Sends the signal to the ranks that are left, and kills them if that does not help."""
-        for process in self._left():
-            if not _is_from_terminal(number):
-                process.send_signal(number)
-        if not self.wait(_TO_END_S):
-            for process in self._left():
-                process.kill()
-            self.wait(_TO_END_S)
+        """Ends what is left of the job by the signal, and kills it if that does not help."""
+        self.look()
+        knows = set(self._left()) if _is_from_terminal(number) else set()
+        if not self._end(number, knows):
+            self._end(signal.SIGKILL, set())
+
+    def _end(self, number: int, knows: set[int]) -> bool:
+        """Sends the signal to all but those. False: some have not ended in time."""
+        until = time.monotonic() + _TO_END_S
+        while time.monotonic() < until:
+            self.look()
+            pids = {*self._left(), *self._orphans()}
+            if not pids:
+                return True
+            for pid in pids - knows:
+                with contextlib.suppress(PermissionError):  # it runs as another user
+                    os.kill(pid, number)
+            knows |= pids
+            time.sleep(_PAUSE_S)
+        return False
 
     def code(self) -> int:
         failed = [code for code in self.codes.values() if code != 0]
-        if not failed or (self.survives and len(failed) < len(self.ranks)):
+        if not failed or (self.options.survive and len(failed) < len(self.ranks)):
             return EXIT_WELL
         return failed[0] if failed[0] > 0 else 128 - failed[0]
 
 
-def _raise(number: int, _: object) -> None:
-    raise _Asked(number)
+def _run(job: _Job) -> bool:
+    """Starts the job and waits for its end, or for a signal. False: it cannot be started."""
+    count = job.options.nproc
+    try:
+        with socket.create_server(("127.0.0.1", 0), backlog=max(128, 2 * count)) as server:
+            job.start(server.getsockname()[1])
+            if not job.asked.number:
+                job.serve(server)
+    except OSError as error:
+        started = f"after {len(job.ranks)} of {count} ranks: " if job.ranks else ""
+        _say(f"{started}{job.options.program}: {error.strerror}")
+        return False
+    job.wait()
+    return True
 
 
 def main(arguments: Sequence[str]) -> int:
     options = _parse(arguments)
-    for number in _ENDS:
-        signal.signal(number, _raise)
-    job = None
+    # For what a rank has started and does not end itself, such as the program of a script that was killed.
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    job = _Job(options, _Asked())
+    ended_well = False
     try:
-        with socket.create_server(("127.0.0.1", 0), backlog=max(128, 2 * options.nproc)) as server:
-            port = server.getsockname()[1]
-            job = _Job(options, port)  # before torch has threads
-            from torch._C._distributed_c10d import TCPStore
-
-            job.store = TCPStore(
-                "127.0.0.1",
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                master_listen_fd=server.detach(),
-            )
-        if not job.wait() and not job.wait(_TO_FAIL_S):
-            job.end(signal.SIGTERM)
-    except OSError as error:
-        _say(f"{options.program}: {error.strerror}")
-        return EXIT_NOT_STARTED
-    except _Asked as asked:
-        for number in _ENDS:
-            signal.signal(
-                number, signal.SIG_DFL
-            )  # a second one ends this process, and so the ranks
-        if job is not None:
-            job.end(asked.args[0])
-        return 128 + int(asked.args[0])
-    return job.code()
+        started = _run(job)
+        ended_well = started and not job.asked.number and job.code() == EXIT_WELL
+    finally:
+        if not ended_well:
+            job.end(job.asked.number or signal.SIGTERM)
+    if job.asked.number:
+        return 128 + job.asked.number
+    return job.code() if started else EXIT_NOT_STARTED

@@ -8,7 +8,6 @@ import os
 import re
 import select
 import sys
-from typing import TextIO
 
 _WAIT_MS = 100
 _LEVELS = ("off", "warn", "info", "trace")
@@ -41,17 +40,23 @@ def _at_once(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK, 0o644)
 
 
-def _tell(stream: TextIO, line: str) -> None:
-    """Writes the line to the stream, unless nobody reads a full pipe for a tenth of a second."""
-    if not isinstance(stream, io.TextIOWrapper):  # as in a notebook
-        stream.write(line)
-        stream.flush()
-        return
+def tell(text: str) -> None:
+    """Writes it to standard error. It is lost if that is closed or full, or a pipe that nobody reads for a tenth of a
+    second: no line is worth a call that fails or waits."""
+    with contextlib.suppress(OSError, ValueError):
+        if isinstance(sys.stderr, io.TextIOWrapper):
+            _write_through(sys.stderr, text)
+        elif sys.stderr is not None:  # as in a notebook
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+def _write_through(stream: io.TextIOWrapper, text: str) -> None:
+    """Not into its buffer: what cannot be written would fail again at the interpreter's end."""
     poll = select.poll()
     poll.register(stream, select.POLLOUT)
     if poll.poll(_WAIT_MS):
-        # Not into its buffer: what cannot be written would fail again at the interpreter's end.
-        os.write(stream.fileno(), line.encode(stream.encoding, "backslashreplace"))
+        os.write(stream.fileno(), text.encode(stream.encoding, "backslashreplace"))
 
 
 def _write(line: str) -> None:
@@ -64,10 +69,7 @@ def _write(line: str) -> None:
             return
         except (OSError, ValueError):
             pass  # the library says so, once
-    # It may be closed, or full: no line is worth a call that fails.
-    with contextlib.suppress(OSError, ValueError):
-        if sys.stderr is not None:
-            _tell(sys.stderr, line)
+    tell(line)
 
 
 def _line(level: str, text: str) -> str:

@@ -56,8 +56,8 @@ PATHS = {
 EXIT_USAGE = 2
 EXIT_OUTPUT = 74  # EX_IOERR of sysexits.h: no verdict has it
 
-# What only a write can say; other files than standard output have their own errors.
-_UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+# What only a write can say; other files than standard output have their own errors. EIO: a terminal that is gone.
+_UNWRITABLE = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,7 +92,9 @@ def _lose_output(error: OSError) -> int:
     os.close(nowhere)
     if error.errno == errno.EPIPE:  # as of head
         return 128 + signal.SIGPIPE
-    print(f"shmcoll: standard output cannot be written: {error.strerror}", file=sys.stderr)
+    from shmcoll._log import tell
+
+    tell(f"shmcoll: standard output cannot be written: {error.strerror}\n")
     return EXIT_OUTPUT
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -89,7 +90,9 @@ def test_any_program_is_started_with_its_arguments(tmp_path: Path) -> None:
     [
         (("-n", "2", "no-such-program"), 127, "no-such-program: No such file or directory"),
         (("-n", "2", "/etc"), 127, "/etc: Permission denied"),
-        (("-n", "0", "true"), 64, "0 is not at least 1"),
+        (("-n", "0", "true"), 64, "0 is not a number from 1 to 4096"),
+        (("-n", "9" * 30, "true"), 64, "9 is not a number from 1 to 4096"),
+        (("-n", "2", "no\x1b[2J\n"), 127, "no?[2J?: No such file or directory"),
         (("true",), 64, "the following arguments are required: -n/--nproc"),
         (("-n", "2"), 64, "the following arguments are required: PROGRAM"),
         (("-n", "2", "false"), 1, "ended with exit code 1"),
@@ -144,6 +147,64 @@ def test_the_ranks_end_with_the_one_that_has_started_them(
     assert code == (-number if number == signal.SIGKILL else 128 + number)
     wait_for_end(pids)
     process.communicate()
+
+
+def test_what_a_rank_has_started_ends_too() -> None:
+    process = start("-n", "2", "sh", "-c", "sleep 100 & echo $!; wait")
+    assert process.stdout is not None
+    pids = [int(process.stdout.readline()) for _ in range(2)]
+    process.terminate()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    wait_for_end(pids)
+    process.communicate()
+
+
+def test_a_signal_that_arrives_while_torch_is_loaded_is_not_lost(tmp_path: Path) -> None:
+    """Torch, as other modules, swallows what is raised in some of its parts."""
+    (tmp_path / "torch" / "_C").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").touch()
+    (tmp_path / "torch" / "_C" / "__init__.py").touch()
+    (tmp_path / "torch" / "_C" / "_distributed_c10d.py").write_text(
+        "import os, signal\n"
+        "try:\n    os.kill(os.getpid(), signal.SIGTERM)\nexcept BaseException:\n    pass\n"
+        "def TCPStore(*_, **__):\n    pass\n"
+    )
+    command = [sys.executable, "-m", "shmcoll", "run", "-n", "2", "sleep", "100"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 128 + signal.SIGTERM, done
+    assert done.stderr.count(b"was killed by signal 15") == 2, done
+
+
+def test_ranks_that_have_started_end_if_another_cannot(tmp_path: Path) -> None:
+    code = """if True:
+        import subprocess, sys
+        from shmcoll import _launch
+        real, started = subprocess.Popen, []
+        def start(*arguments, **options):
+            if len(started) == 2:
+                raise BlockingIOError(11, "Resource temporarily unavailable")
+            started.append(real(*arguments, **options))
+            return started[-1]
+        _launch.subprocess.Popen = start
+        code = _launch.main(["-n", "3", "sleep", "100"])
+        print(code, *(process.returncode for process in started))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == "127 -15 -15\n", done
+    assert "run: after 2 of 3 ranks: sleep: Resource temporarily unavailable\n" in done.stderr, done
+
+
+def test_survivors_go_on_if_nobody_reads_what_is_said_of_the_others(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    script = "test $RANK = 1 && exit 3; sleep 1; echo well"
+    command = [sys.executable, "-m", "shmcoll", "run", "--survive", "-n", "3", "sh", "-c", script]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=writer, timeout=60, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stdout) == (0, b"well\nwell\n")
 
 
 @pytest.mark.long

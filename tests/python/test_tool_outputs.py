@@ -103,6 +103,12 @@ def test_a_terminal_without_unicode_gets_what_it_can_show(tmp_path: Path) -> Non
     assert done.returncode == 0 and done.stderr == b"" and done.stdout.isascii(), done
 
 
+def test_no_output_and_no_error_output_is_no_verdict() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*TOOL, "--help"], stdout=full, stderr=full, check=False)
+    assert done.returncode == 74
+
+
 def test_a_descriptor_such_as_dev_stdout_is_written_to() -> None:
     """A tool that root runs with `-o /dev/stdout` must not put a file in the place of that."""
     reader, writer = os.pipe()
