@@ -917,7 +917,7 @@ def test_the_key_s_runs_the_tool_for_stacks(monkeypatch: pytest.MonkeyPatch) -> 
 # ---- a terminal ----
 
 
-@pytest.mark.parametrize("end", ["q", "ctrl-c", "SIGTERM"])
+@pytest.mark.parametrize("end", ["q", "ctrl-c", "ctrl-\\", "SIGTERM"])
 def test_the_terminal_is_as_it_was(end: str) -> None:
     pytest.importorskip("rich", reason="no rich")
     import select
@@ -962,7 +962,7 @@ def test_the_terminal_is_as_it_was(end: str) -> None:
         if end == "SIGTERM":
             process.terminate()
         else:
-            os.write(main_end, {"q": b"q", "ctrl-c": b"\x03"}[end])
+            os.write(main_end, {"q": b"q", "ctrl-c": b"\x03", "ctrl-\\": b"\x1c"}[end])
         while process.poll() is None:
             assert time.monotonic() < deadline, output
             if select.select([main_end], [], [], 0.05)[0]:
@@ -975,7 +975,8 @@ def test_the_terminal_is_as_it_was(end: str) -> None:
         process.wait()
         os.close(main_end)
         os.close(terminal)
-    assert process.returncode == (128 + signal.SIGTERM if end == "SIGTERM" else 3), output
+    codes = {"SIGTERM": 128 + signal.SIGTERM, "ctrl-\\": 128 + signal.SIGQUIT}
+    assert process.returncode == codes.get(end, 3), output
     # The screen of before, and its cursor.
     assert output.rindex(b"\x1b[?1049l") > output.rindex(b"\x1b[?1049h")
     assert output.rindex(b"\x1b[?25h") > output.rindex(b"\x1b[?25l")
@@ -1005,7 +1006,8 @@ def test_nothing_found_is_a_sentence(
 ) -> None:
     module, words = MAINS[name]
     monkeypatch.chdir(tmp_path)
-    handlers = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    ends = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+    handlers = {each: signal.getsignal(each) for each in ends}
     try:
         assert module.main([*words, str(os.getpid())]) == 3
         assert f"no shmcoll group in process {os.getpid()}" in capsys.readouterr().out

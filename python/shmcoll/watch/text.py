@@ -69,12 +69,12 @@ def _seconds_or_none(word: str) -> float:
 
 
 def exit_on_signals() -> None:
-    """SIGTERM and SIGHUP raise SystemExit, so that what was begun is put in order."""
+    """SIGTERM, SIGHUP and SIGQUIT (Ctrl-\\) raise SystemExit, so that what was begun is put in order."""
 
     def leave(number: int, _: object) -> None:
         raise SystemExit(128 + number)
 
-    for each in (signal.SIGTERM, signal.SIGHUP):
+    for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(each, leave)
 
 
