@@ -202,6 +202,25 @@ TEST(StandardError, OfANewFileGetsTheLine)
     EXPECT_EQ(code, 0);
 }
 
+TEST(StandardError, GetsOneLineThatSteersNoTerminal)
+{
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const int code = in_child([&] {
+        if (dup2(ends[1], STDERR_FILENO) < 0)
+            return 1;
+        shc_log_file_use();
+        shc_log_warning("one\n\x1b[2Jtwo\x7f");
+        return 0;
+    });
+    EXPECT_EQ(code, 0);
+    char line[256] = "";
+    EXPECT_GT(read(ends[0], line, sizeof line - 1), 0);
+    EXPECT_STREQ(strstr(line, "warn: "), "warn: one??[2Jtwo?\n");
+    close(ends[0]);
+    close(ends[1]);
+}
+
 TEST(StandardError, ThatNobodyReadsHoldsNobodyUp)
 {
     const int code = in_child([] {

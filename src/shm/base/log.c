@@ -64,6 +64,14 @@ void shc_log_rank_text(char *text, size_t capacity)
         snprintf(text, capacity, "%u", word - 1);
 }
 
+/* A path or another word of a user's makes no second line, and steers no terminal. */
+static void make_plain(char *text)
+{
+    for (; *text; text++)
+        if ((unsigned char)*text < ' ' || *text == '\x7f')
+            *text = '?';
+}
+
 static void write_line(enum shc_log_level level, const char *format, va_list args)
 {
     char line[LINE_BYTES], rank[16], named[24] = "";
@@ -79,6 +87,7 @@ static void write_line(enum shc_log_level level, const char *format, va_list arg
                  local.tm_year + 1900, local.tm_mon + 1, local.tm_mday, local.tm_hour, local.tm_min,
                  local.tm_sec, now.tv_nsec / 1000000, named, (int)getpid(), level_names[level]);
     vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
+    make_plain(line);
     const size_t length = strlen(line);
     line[length] = '\n';
     /* acquire log/output <- release in shc_log_set_output(): the function. */
@@ -117,6 +126,7 @@ void shc_log_late(bool speaks, const char *format, ...)
     if (shc_a32_load_acquire(&has_late)) {
         char line[LINE_BYTES];
         vsnprintf(line, sizeof line - 1, format, args); /* room for the newline */
+        make_plain(line);
         const size_t length = strlen(line);
         line[length] = '\n';
         write_late(line, length + 1);
