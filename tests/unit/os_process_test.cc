@@ -72,11 +72,11 @@ class Child
         ASSERT_EQ(waitid(P_PID, static_cast<id_t>(pid_), &info, what | WNOWAIT), 0);
     }
 
-    std::string end() const
+    std::string end(bool dies = false) const
     {
         shc_os_process self;
         EXPECT_EQ(shc_os_process_self(&self), 0);
-        const shc_os_end end = shc_os_process_end(&self, &process_);
+        const shc_os_end end = shc_os_process_end(&self, &process_, dies);
         const char *kinds[] = {"unknown", "exit code", "signal"};
         return end.kind == SHC_OS_END_UNKNOWN ? ""
                                               : kinds[end.kind] + (" " + std::to_string(end.code));
@@ -144,6 +144,17 @@ TEST(OsProcess, TellsNothingOfOneThatIsStopped)
     });
     child.await(WSTOPPED);
     EXPECT_EQ(child.end(), "");
+}
+
+// Its first thread is late: it has no other state than before.
+TEST(OsProcess, TellsTheSignalOfOneThatIsKnownToDie)
+{
+    Child child([] {
+        raise(SIGSTOP);
+        pause();
+    });
+    child.await(WSTOPPED);
+    EXPECT_EQ(child.end(true), "signal " + std::to_string(SIGSTOP));
 }
 
 // Makes a group, and says how often this process has asked.

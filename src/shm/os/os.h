@@ -166,9 +166,10 @@ struct shc_os_end {
     int code; /* the exit code, or the number of the signal */
 };
 
-/* Of a process that ends or that nobody has waited for yet. UNKNOWN: of any other one, and for the exit code 0. */
+/* Of a process that ends or that nobody has waited for yet. UNKNOWN: of any other one, and for the exit code 0.
+ * dies: it is known to end. Its first thread may not have begun to, as long as the system looks for memory for it. */
 struct shc_os_end shc_os_process_end(const struct shc_os_process *self,
-                                     const struct shc_os_process *process);
+                                     const struct shc_os_process *process, bool dies);
 
 /* The state letter of /proc (R, S, D, T, t, Z, X), or '?', and whether it is writing a core dump.
  * pre: the process is visible from here. */

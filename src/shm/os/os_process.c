@@ -195,14 +195,14 @@ char shc_os_process_state(const struct shc_os_process *self, const struct shc_os
 }
 
 struct shc_os_end shc_os_process_end(const struct shc_os_process *self,
-                                     const struct shc_os_process *process)
+                                     const struct shc_os_process *process, bool dies)
 {
     const struct shc_os_end unknown = {.kind = SHC_OS_END_UNKNOWN};
     struct stat_line line;
     if (!is_visible(self, process) || stat_of(self, process, &line) != 0 || line.exit_status == 0)
         return unknown;
     /* A process that is merely stopped has the signal there. */
-    if (line.state != 'Z' && line.state != 'X' && (line.flags & EXITING) == 0)
+    if (!dies && line.state != 'Z' && line.state != 'X' && (line.flags & EXITING) == 0)
         return unknown;
     if (WIFSIGNALED(line.exit_status))
         return (struct shc_os_end){SHC_OS_END_SIGNAL, WTERMSIG(line.exit_status)};

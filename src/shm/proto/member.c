@@ -181,9 +181,9 @@ static void why_text(const struct shc_seat *seat, int rank, char text[SHC_WHY_BY
 struct shc_member_end shc_member_get_end(const struct shc_seat *seat, int rank)
 {
     const struct shc_os_process process = shc_seat_process(seat, rank);
-    return (struct shc_member_end){.rank = rank,
-                                   .died = shc_member_look(seat, rank) == SHC_MEMBER_DEAD,
-                                   .how = shc_os_process_end(&seat->self, &process)};
+    const bool died = shc_member_look(seat, rank) == SHC_MEMBER_DEAD;
+    return (struct shc_member_end){
+        .rank = rank, .died = died, .how = shc_os_process_end(&seat->self, &process, died)};
 }
 
 void shc_member_end_text(const struct shc_seat *seat, const struct shc_member_end *end, char *text,
