@@ -8,6 +8,7 @@ import contextlib
 import datetime
 import multiprocessing.util
 import os
+import socket
 import sys
 import threading
 import weakref
@@ -101,8 +102,13 @@ _next_world: list[int] | None = None  # the same of one that is being made
 
 
 def _ranks_of_world(world: Any) -> list[int]:
-    """In the job; [] if they are not known, or if nothing of shmcoll is in the default group."""
+    """In the job; [] if they are not known, or if nothing of shmcoll is in the default group.
+
+    One with enable_reconfigure changes its ranks: it has no numbers but torch's.
+    """
     try:
+        if is_reconfigurable(world):
+            return []
         text = _glue.info(find_backend("", world)[1])
     except (ValueError, RuntimeError):
         return []
@@ -223,9 +229,22 @@ def make_anywhere(store: Any, rank: int, size: int, options: _glue.Options) -> A
     return make_over_hosts(store, rank, size, options, why)
 
 
+def make_reconfigurable(store: Any, rank: int, size: int, options: _glue.Options) -> Any:
+    """Makes a backend without ranks, which gets them by reconfigure(); waits for nobody."""
+    if _glue.make_reconfigurable is None:
+        raise RuntimeError(
+            "shmcoll: the glue in Python has no enable_reconfigure; SHMCOLL_GLUE=build compiles a glue "
+            "for this torch"
+        )
+    _prepare(rank, options)
+    return _glue.make_reconfigurable(store, rank, size, options, socket.gethostname(), os.getpid())
+
+
 def create_backend(options: Any, backend_options: Any) -> Any:
     """Makes the backend of a group. torch.distributed calls it; it blocks until all ranks are there."""
     ours = _make_options(options, backend_options)
+    if getattr(options, "enable_reconfigure", False):
+        return make_reconfigurable(options.store, options.group_rank, options.group_size, ours)
     return make_anywhere(options.store, options.group_rank, options.group_size, ours)
 
 
@@ -236,17 +255,33 @@ def _is_ours(backend: Any) -> bool:
     return in_place is not None and in_place.is_in_gloos_place(backend)
 
 
-def find_backend(what: str, group: dist.ProcessGroup | None) -> tuple[Any, Any]:
-    """Returns the group, by default the default group, and its backend of shmcoll; or raises what `what` raises."""
-    pg: Any = dist.distributed_c10d._get_default_group() if group is None else group
-    if pg == dist.GroupMember.NON_GROUP_MEMBER:
-        raise ValueError("shmcoll: this process is not in that group")
-    _check_type(f"{what}: group", pg, dist.ProcessGroup)
+def is_reconfigurable(group: Any) -> bool:
+    """Was this group of shmcoll made with enable_reconfigure?"""
+    return bool(getattr(_find(group), "supports_reconfigure", False))
+
+
+def _find(pg: Any) -> Any:
+    """The group's backend of shmcoll; None if it has none."""
     for device in pg._device_types:
         backend = pg._get_backend(device)
         backend = getattr(backend, "wrapped_pg", backend)  # under TORCH_DISTRIBUTED_DEBUG=DETAIL
         if _is_ours(backend):
-            return pg, backend
+            return backend
+    return None
+
+
+def find_backend(what: str, group: dist.ProcessGroup | None) -> tuple[Any, Any]:
+    """Returns the group, by default the default group, and its backend of shmcoll; or raises what `what` raises.
+
+    Of a group with enable_reconfigure that is the backend of now.
+    """
+    pg: Any = dist.distributed_c10d._get_default_group() if group is None else group
+    if pg == dist.GroupMember.NON_GROUP_MEMBER:
+        raise ValueError("shmcoll: this process is not in that group")
+    _check_type(f"{what}: group", pg, dist.ProcessGroup)
+    backend = _find(pg)
+    if backend is not None:
+        return pg, getattr(backend, "_current", backend)
     raise ValueError(f"shmcoll: the group's backend is {pg.name()}; nothing of shmcoll is in it")
 
 

@@ -29,11 +29,14 @@ _NO_MEMBER: Any = dist.GroupMember.NON_GROUP_MEMBER
 
 
 def _cpu_backend(group: Any) -> Any:
-    """Our backend of the group for CPU tensors; None: there is none, or torch's wrapper checks its calls."""
+    """Our backend of the group for CPU tensors; None: there is none, torch's wrapper checks its calls, or it may
+    be reconfigured: a direct call keeps the one that it began with."""
     if group is _NO_MEMBER or _CPU not in group._device_types:
         return None
     backend = group._get_backend(_CPU)
-    return backend if _is_ours(backend) and not hasattr(backend, "wrapped_pg") else None
+    if not _is_ours(backend) or hasattr(backend, "wrapped_pg"):
+        return None
+    return None if getattr(backend, "supports_reconfigure", False) else backend
 
 
 def _is_everywhere(backend: Any, group: Any) -> bool:

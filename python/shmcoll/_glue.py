@@ -29,7 +29,12 @@ if TYPE_CHECKING or (not is_python(glue) and _has_module()):
         _C = importlib.import_module("shmcoll._C")
     except ImportError as error:
         raise not_loaded(error) from error
-    from shmcoll._C import Options, ProcessGroupShm as make, _direct as direct
+    from shmcoll._C import (
+        Options,
+        ProcessGroupShm as make,
+        ReconfigurableGroup as make_reconfigurable,
+        _direct as direct,
+    )
 
     def info(backend: Any) -> str:
         """The lines of key=value about a group."""
@@ -45,10 +50,11 @@ elif is_python(glue):
     from shmcoll._methods import Methods as direct
     from shmcoll._python_glue import Options, info, make
 
+    make_reconfigurable = None
     NAME = "Python"
 else:
     from shmcoll._methods import Methods as direct
-    from shmcoll._operators import Options, info, keep_options, make
+    from shmcoll._operators import Options, info, keep_options, make, make_reconfigurable
 
     NAME = f"{minor(torch.__version__)}, without shmcoll._C"
 
@@ -82,4 +88,5 @@ __all__ = [
     "keep_options",
     "leave",
     "make",
+    "make_reconfigurable",
 ]

@@ -88,10 +88,26 @@ def make(store: Store, rank: int, size: int, options: Any) -> Any:
     return keep_options(group._get_backend(_CPU), options)
 
 
+def make_reconfigurable(
+    store: Store, rank: int, size: int, options: Any, host: str, pid: int
+) -> Any:
+    """Makes a backend without ranks, which gets them by reconfigure(); waits for nobody."""
+    group: Any = _ProcessGroup(store, rank, size)
+    _OPERATORS.attach_reconfigurable(
+        group.boxed(),
+        _milliseconds(options._timeout),
+        options.group_name,
+        options.tuning,
+        host,
+        pid,
+    )
+    return keep_options(group._get_backend(_CPU), options)
+
+
 def info(backend: Any) -> str:
     """The lines of key=value about a group."""
     text: str = _OPERATORS.info(boxed(backend))
     return text
 
 
-__all__ = ["Options", "info", "make"]
+__all__ = ["Options", "info", "make", "make_reconfigurable"]

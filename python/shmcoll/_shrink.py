@@ -314,8 +314,8 @@ def shrink_group(
 
     Raises:
         TypeError: ``group`` is not a process group, or ``timeout`` is not a ``datetime.timedelta``.
-        ValueError: this process is not in the group, the group has no shmcoll backend, or there is no
-            default group.
+        ValueError: this process is not in the group, the group has no shmcoll backend or was made with
+            enable_reconfigure, or there is no default group.
         torch.distributed.DistBackendError: a rank that is alive did not come within the time, or the
             others went on without this one. The group is still there, and the call may be made again.
 
@@ -332,6 +332,11 @@ def shrink_group(
     if timeout is not None:
         _backend._check_type("shrink_group: timeout", timeout, datetime.timedelta)
     pg, backend = _backend.find_backend("shrink_group", group)
+    if _backend.is_reconfigurable(pg):
+        raise ValueError(
+            "shmcoll: shrink_group: the group was made with enable_reconfigure=True; call "
+            "torch.distributed._reconfigure with the handles of the ranks that are left"
+        )
     facts = _facts(backend)
     limit = datetime.timedelta(seconds=float(facts["timeout_s"])) if timeout is None else timeout
     patience = _Patience(int(facts["global_rank"]), limit)

@@ -6,6 +6,7 @@
 #include "backend/fabric.hpp"
 #include "backend/process_group_shm.hpp"
 #include "backend/python.hpp"
+#include "backend/reconfigurable.hpp"
 #include "backend/store_bootstrap.hpp"
 #include "backend/window.hpp"
 
@@ -22,6 +23,7 @@ void shmcoll_after_fork_in_child()
     shmcoll::forgetParentsFutures();
     shmcoll::forgetParentsWindows();
     shmcoll::Engine::forgetParents();
+    shmcoll::ReconfigurableGroup::forgetParents();
     shmcoll::StoreBootstrap::forgetParentsFileWrites();
     shmcoll::renewPythonInChild();
 }
@@ -74,18 +76,17 @@ c10::intrusive_ptr<GroupOptions> optionsOf(int64_t timeoutMs, const std::string 
     return options;
 }
 
-void setBackend(const Group &group, c10::intrusive_ptr<ProcessGroupShm> backend)
+void setBackend(const Group &group, c10::intrusive_ptr<c10d::Backend> backend)
 {
     group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
                       std::move(backend));
 }
 
-ProcessGroupShm &backendOf(const Group &group)
+c10::intrusive_ptr<ProcessGroupShm> backendOf(const Group &group)
 {
-    const auto backend = group->getBackend(c10::DeviceType::CPU);
-    auto *ours = dynamic_cast<ProcessGroupShm *>(backend.get());
-    TORCH_CHECK_VALUE(ours != nullptr, "shmcoll: the group's backend is another one");
-    return *ours;
+    auto ours = shmOf(group->getBackend(c10::DeviceType::CPU), "the group");
+    TORCH_CHECK_VALUE(ours, "shmcoll: the group's backend is another one");
+    return ours;
 }
 
 // Makes the backend of a group that has a store, a rank and a size, for its tensors on the CPU.
@@ -95,6 +96,16 @@ void attach(const Group &group, int64_t timeoutMs, const std::string &name,
     const auto options = optionsOf(timeoutMs, name, ranks, tuning, backend);
     setBackend(group, c10::make_intrusive<ProcessGroupShm>(storeOf(*group), group->getRank(),
                                                            group->getSize(), options));
+}
+
+// The same of a group that has no ranks before reconfigure().
+void attachReconfigurable(const Group &group, int64_t timeoutMs, const std::string &name,
+                          const std::string &tuning, const std::string &host, int64_t pid)
+{
+    setBackend(group, c10::make_intrusive<ReconfigurableGroup>(
+                          storeOf(*group), group->getRank(), group->getSize(),
+                          optionsOf(timeoutMs, name, c10::List<int64_t>(), tuning, kBackendName),
+                          host, pid));
 }
 
 // The same over several hosts; `texts`: name, tuning, backend, engine, order, partials. Returns lines of key=value: this rank's place
@@ -122,13 +133,13 @@ void connectHosts(const Group &group, const std::optional<Group> &line,
     const auto engineOf = [](const std::optional<Group> &box) {
         return box ? (*box)->getBackend(c10::DeviceType::CPU) : nullptr;
     };
-    backendOf(group).hosts()->connect(engineOf(line), engineOf(rail), engineOf(mesh));
+    backendOf(group)->hosts()->connect(engineOf(line), engineOf(rail), engineOf(mesh));
 }
 
 // This rank has no engine: no other rank must wait for it.
 void abortHosts(const Group &group, const std::string &why)
 {
-    backendOf(group).hosts()->abort(why.c_str());
+    backendOf(group)->hosts()->abort(why.c_str());
 }
 
 // A process ends without having closed its groups over hosts.
@@ -140,13 +151,13 @@ void closeHosts()
 
 std::string info(const Group &group)
 {
-    return backendOf(group).info();
+    return backendOf(group)->info();
 }
 
 // Python calls it where torch's class of backends has no set_timeout.
 void setTimeout(const Group &group, int64_t timeoutMs)
 {
-    backendOf(group).changeTimeout(std::chrono::milliseconds(timeoutMs));
+    backendOf(group)->changeTimeout(std::chrono::milliseconds(timeoutMs));
 }
 
 void checkOptions(int64_t timeoutMs, const std::string &tuning)
@@ -165,6 +176,10 @@ TORCH_LIBRARY(shmcoll, m)
            ", int timeout_ms, str name, int[] ranks, str tuning, str backend) -> ()")
               .c_str(),
           attach);
+    m.def(("attach_reconfigurable" + group +
+           ", int timeout_ms, str name, str tuning, str host, int pid) -> ()")
+              .c_str(),
+          attachReconfigurable);
     m.def(("meet_hosts" + group +
            ", int timeout_ms, int[] ranks, Dict(str, str) texts, str[] words, int rails, int "
            "late_ms) -> str")

@@ -3,6 +3,7 @@
 // operators of api.cpp do the same.
 #include "backend/direct.hpp"
 #include "backend/python.hpp"
+#include "backend/reconfigurable.hpp"
 
 #include <pybind11/chrono.h>
 #include <torch/csrc/utils/pybind.h>
@@ -170,6 +171,27 @@ void bindBackend(py::module_ &m)
         .def("_info", &ProcessGroupShm::info);
 }
 
+void bindReconfigurable(py::module_ &m)
+{
+    using Group = shmcoll::ReconfigurableGroup;
+    py::class_<Group, c10d::Backend, IntrusiveClass<Group>>(m, "ReconfigurableGroup")
+        .def(py::init<const c10::intrusive_ptr<c10d::Store> &, int, int,
+                      c10::intrusive_ptr<shmcoll::GroupOptions>, const std::string &, int64_t>(),
+             py::arg("store"), py::arg("rank"), py::arg("size"), py::arg("options"),
+             py::arg("host"), py::arg("pid"))
+        .def_property_readonly("options", &Group::options)
+        .def_property_readonly("_current", [](Group &self) { return self.current("the group"); })
+        // For a torch whose class of backends has no reconfigure().
+        .def("_handle", &Group::handle)
+        .def("_change", &Group::change, py::arg("uuid"), py::arg("handles"),
+             py::arg("ordered") = true, py::arg("timeout") = py::none(),
+             py::call_guard<py::gil_scoped_release>())
+        .def("_set_default_timeout", &Group::changeTimeout, py::arg("timeout"),
+             py::call_guard<py::gil_scoped_release>())
+        .def("get_error", &Group::getError)
+        .def("perform_nocolor_split", [](const Group &, const c10::Device &) {});
+}
+
 } // namespace
 
 // A free-threaded Python then keeps its lock off. What the threads of a program share here guards itself, as the
@@ -179,6 +201,7 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m, py::mod_gil_not_used())
     py::module_::import("torch.distributed"); // the base classes
     bindOptions(m);
     bindBackend(m);
+    bindReconfigurable(m);
     shmcoll::bindDirect(m);
     shmcoll::setPythonErrorThrower([] { throw py::error_already_set(); });
 }

@@ -171,6 +171,14 @@ void ProcessGroupShm::shutdown()
         std::rethrow_exception(unfinished);
 }
 
+void ProcessGroupShm::leave()
+{
+    GilRelease release;
+    cuda_.abort("the group was left");
+    cuda_.close();
+    close();
+}
+
 void ProcessGroupShm::close()
 {
     if (hosts_)

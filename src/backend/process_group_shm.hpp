@@ -97,6 +97,7 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     c10d::ErrorType getError() override;
     void abort() override;
     void shutdown() override;
+    void leave(); // waits for nothing: calls that are inside end with an error
 
     // batch_isend_irecv asks this before it makes a section; it names no device. If no tensor can be on
     // a GPU, it makes one call after another, as with gloo: that takes 2 us less, and each message has
