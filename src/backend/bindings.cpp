@@ -6,6 +6,7 @@
 #include "backend/reconfigurable.hpp"
 
 #include <pybind11/chrono.h>
+#include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
 namespace py = pybind11;
@@ -168,6 +169,14 @@ void bindBackend(py::module_ &m)
         // For a group with a device_id, torch calls this on ranks that are not in a new group, if its
         // backend can split. With NCCL they take part; here the members alone make the new group.
         .def("perform_nocolor_split", [](const ProcessGroupShm &, const c10::Device &) {})
+        // For a torch whose class of backends has no hooks.
+        .def("_add_abort_hook",
+             [](ProcessGroupShm &self, int64_t id, std::function<void()> hook) {
+                 self.abortHooks().add(
+                     id, std::make_shared<const shmcoll::AbortHooks::Hook>(std::move(hook)));
+             })
+        .def("_remove_abort_hook",
+             [](ProcessGroupShm &self, int64_t id) { self.abortHooks().remove(id); })
         .def("_info", &ProcessGroupShm::info);
 }
 
@@ -182,6 +191,8 @@ void bindReconfigurable(py::module_ &m)
         .def_property_readonly("options", &Group::options)
         .def_property_readonly("_current", [](Group &self) { return self.current("the group"); })
         // For a torch whose class of backends has no reconfigure().
+        .def("_add_abort_hook", &Group::addHook)
+        .def("_remove_abort_hook", &Group::removeHook)
         .def("_handle", &Group::handle)
         .def("_change", &Group::change, py::arg("uuid"), py::arg("handles"),
              py::arg("ordered") = true, py::arg("timeout") = py::none(),

@@ -151,6 +151,7 @@ c10d::ErrorType ProcessGroupShm::getError()
 void ProcessGroupShm::abort()
 {
     GilRelease release;
+    hooks_->run(true);
     if (hosts_)
         hosts_->abort("abort() was called");
     else

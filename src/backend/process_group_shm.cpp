@@ -89,10 +89,7 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::endCoalescing()
 ProcessGroupShm::WorkPtr ProcessGroupShm::submit(const Group &group, const shc_op &op,
                                                  const Call &call, HostsSide *hosts)
 {
-    auto flight = std::make_shared<Flight>();
-    flight->outputs = call.outputs.vec();
-    flight->finish = call.finish;
-    flight->tensors = call.tensors();
+    auto flight = flightOf(call);
     auto work =
         c10::make_intrusive<WorkShm>(group, rank_, call.type, call.title, call.shown(), flight);
     if (flight->recordEnd) [[unlikely]] // a profiler is on
@@ -120,7 +117,8 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::start(const Call &call)
         at::RecordFunction event(at::RecordScope::FUNCTION);
         shc_status status = event.isActive() ? runShown(event, call) : runNow(call.op);
         stayOutOfDyingPython();
-        check(status);
+        if (status != SHC_OK) [[unlikely]]
+            throwStatus(status, tellHooks(status));
         if (call.finish)
             call.finish();
         return nullptr;
@@ -530,12 +528,15 @@ void ProcessGroupShm::monitoredBarrier(const c10d::BarrierOptions &options, bool
         op.timeout_ns = 1;
     shc_status status = runNow(op);
     stayOutOfDyingPython();
-    if (status != SHC_OK && forGloo_ && options.timeout.count() != 0)
-        throwStatus(status, inGloosWords(rank_, waitAllRanks, shc_error_text()));
-    if (status == SHC_ERR_TIMEOUT) // first the words for which programs look that expect gloo
-        throwStatus(status, c10::str("Rank ", globalRank(rank_),
-                                     " timed out in monitoredBarrier: ", shc_error_text()));
-    check(status);
+    if (status == SHC_OK)
+        return;
+    const std::string text = tellHooks(status);
+    if (forGloo_ && options.timeout.count() != 0)
+        throwStatus(status, inGloosWords(rank_, waitAllRanks, text));
+    const std::string first =
+        c10::str("Rank ", globalRank(rank_), " timed out in monitoredBarrier: ");
+    // For programs that expect gloo.
+    throwStatus(status, status == SHC_ERR_TIMEOUT ? first + text : text);
 }
 
 // An operation that is refused in a section raises at the section's end.

@@ -5,6 +5,7 @@
 // A call with asyncOp == false runs in the calling thread and returns a null Work, which Python treats
 // as done. Any other call gets a Work, whose operation the core's engine runs by itself.
 
+#include "backend/abort_hooks.hpp"
 #include "backend/api.hpp"
 #include "backend/coalescing.hpp"
 #include "backend/comms_event.hpp"
@@ -99,11 +100,33 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     void shutdown() override;
     void leave(); // waits for nothing: calls that are inside end with an error
 
+    AbortHooks &abortHooks() { return *hooks_; }
+#ifdef C10D_BACKEND_HAS_HOOKS
+    bool supportsAbortHooks() const override
+    {
+        return true;
+    }
+    void registerAbortHook(int64_t id, c10d::AbortHook hook) override
+    {
+        hooks_->add(id, std::make_shared<const AbortHooks::Hook>(std::move(hook)));
+    }
+    void unregisterAbortHook(int64_t id) override
+    {
+        hooks_->remove(id);
+    }
+#endif
+
     // batch_isend_irecv asks this before it makes a section; it names no device. If no tensor can be on
     // a GPU, it makes one call after another, as with gloo: that takes 2 us less, and each message has
     // a Work of its own.
-    bool supportsCoalescing() const override { return CudaSide::isPossible(); }
-    void startCoalescing() override { sections_.begin(); }
+    bool supportsCoalescing() const override
+    {
+        return CudaSide::isPossible();
+    }
+    void startCoalescing() override
+    {
+        sections_.begin();
+    }
     WorkPtr endCoalescing() override;
 
 #if SHMCOLL_TORCH_AT_LEAST(2, 9)
@@ -220,6 +243,8 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     ProcessGroupShm(std::shared_ptr<HostsSide> hosts, int rank, int size,
                     c10::intrusive_ptr<GroupOptions> options);
     shc_status runNow(const shc_op &op);
+    std::shared_ptr<Flight> flightOf(const Call &call) const;
+    std::string tellHooks(shc_status status); // returns the text of the error of runNow()
     void close();
 #if SHMCOLL_TORCH_AT_LEAST(2, 9)
     c10::intrusive_ptr<GroupOptions> optionsFor(const c10d::Backend::Options &options) const;
@@ -277,6 +302,7 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
     std::atomic<int> windowCount_{0};
     std::mutex windowsLock_;                  // guards what follows
     std::map<int, at::Tensor> windowTensors_; // by the window's number
+    const std::shared_ptr<AbortHooks> hooks_ = std::make_shared<AbortHooks>(options_->group_name);
 };
 
 } // namespace shmcoll

@@ -173,6 +173,8 @@ void ReconfigurableGroup::take(Inner made, int rank, int size)
 {
     const std::lock_guard<std::mutex> guard(lock_);
     made->changeTimeout(timeout_);
+    for (const auto &[id, hook] : hooks_)
+        made->abortHooks().add(id, hook);
     current_ = std::move(made);
     own_.number = static_cast<uint64_t>(rank);
     own_.generation++;
@@ -229,6 +231,30 @@ ReconfigurableGroup::reconfigure(const c10d::ReconfigureOptions &options)
 }
 
 #endif
+
+void ReconfigurableGroup::addHook(int64_t id, AbortHooks::Hook hook)
+{
+    auto shared = std::make_shared<const AbortHooks::Hook>(std::move(hook));
+    std::shared_ptr<const AbortHooks::Hook>
+        old; // is freed after the guard: it may want Python's lock
+    const std::lock_guard<std::mutex> guard(lock_);
+    old = std::exchange(hooks_[id], shared);
+    if (current_)
+        current_->abortHooks().add(id, std::move(shared));
+}
+
+void ReconfigurableGroup::removeHook(int64_t id)
+{
+    std::shared_ptr<const AbortHooks::Hook> old;
+    const std::lock_guard<std::mutex> guard(lock_);
+    const auto found = hooks_.find(id);
+    if (found == hooks_.end())
+        return;
+    old = std::move(found->second);
+    hooks_.erase(found);
+    if (current_)
+        current_->abortHooks().remove(id);
+}
 
 void ReconfigurableGroup::changeTimeout(milliseconds timeout)
 {

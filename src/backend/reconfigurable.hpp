@@ -53,6 +53,24 @@ class SHMCOLL_EXPORT ReconfigurableGroup : public c10d::Backend
     WorkPtr reconfigure(const c10d::ReconfigureOptions &options) override;
 #endif
 
+    // They stay from one group to the next, each of which calls them once.
+    void addHook(int64_t id, AbortHooks::Hook hook);
+    void removeHook(int64_t id);
+#ifdef C10D_BACKEND_HAS_HOOKS
+    bool supportsAbortHooks() const override
+    {
+        return true;
+    }
+    void registerAbortHook(int64_t id, c10d::AbortHook hook) override
+    {
+        addHook(id, std::move(hook));
+    }
+    void unregisterAbortHook(int64_t id) override
+    {
+        removeHook(id);
+    }
+#endif
+
     // ---- as ProcessGroupShm has them ----
 
     c10::intrusive_ptr<GroupOptions> options()
@@ -260,6 +278,7 @@ class SHMCOLL_EXPORT ReconfigurableGroup : public c10d::Backend
     bool turning_ = false; // a thread is in change()
     bool failed_ = false;  // the last change() has not made a group
     std::unordered_set<int64_t> used_;
+    std::map<int64_t, std::shared_ptr<const AbortHooks::Hook>> hooks_;
     std::chrono::milliseconds timeout_;
 };
 

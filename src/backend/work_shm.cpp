@@ -73,8 +73,11 @@ void complete(void *ctx, shc_status status, const char *error)
             flight.recordEnd();
         if (future != nullptr && status == SHC_OK)
             succeed(flight, *future);
-        else if (future != nullptr)
+        else if (future != nullptr) {
+            if (mayBeAFailure(status) && flight.failsGroup)
+                flight.abortHooks->run(false);
             future->setErrorIfNeeded(makeException(status, error));
+        }
     } catch (const std::exception &raised) {
         TORCH_WARN("shmcoll: a callback of a finished operation threw: ", raised.what());
     } catch (abi::__forced_unwind &) { // the thread is being ended
@@ -188,6 +191,16 @@ void WorkShm::synchronize()
     wait();
 }
 
+// Throws the error of the wait. If the group has failed, its hooks begin, and are not waited for.
+void WorkShm::failNow(shc_status status)
+{
+    const std::string text = shc_error_text(); // shc_comm_error() changes it
+    AbortHooks &hooks = *flight_->abortHooks;
+    if (hooks.any() && mayBeAFailure(status) && shc_comm_error(group_.get()) != SHC_OK)
+        hooks.run(false);
+    throwStatus(status, text);
+}
+
 bool WorkShm::wait(std::chrono::milliseconds timeout)
 {
     shc_status status;
@@ -196,7 +209,8 @@ bool WorkShm::wait(std::chrono::milliseconds timeout)
         status = shc_request_wait(request_, timeoutNs(timeout));
         stayOutOfDyingPython(); // torch released the lock, so ~GilRelease does not look
     }
-    check(status);
+    if (status != SHC_OK) [[unlikely]]
+        failNow(status);
     flight_->finishOnce();
     return true;
 }

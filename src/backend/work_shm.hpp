@@ -2,6 +2,7 @@
 #pragma once
 // c10d::Work over a shc_request.
 
+#include "backend/abort_hooks.hpp"
 #include "shm/shmcoll.h"
 
 #include <memory>
@@ -18,7 +19,9 @@ using Group = std::shared_ptr<shc_comm>;
 struct Flight {
     std::vector<at::Tensor> tensors; // all tensors that the operation reads or writes
     std::vector<at::Tensor> outputs;
-    std::function<void()> recordEnd; // of the profiler; empty when there is none
+    std::function<void()> recordEnd;        // of the profiler; empty when there is none
+    std::shared_ptr<AbortHooks> abortHooks; // of its group
+    bool failsGroup = false; // its failure is one of the group, as that of no message is for sure
     // The last step of an operation that succeeded; empty if there is none. The thread that looks for
     // the result first takes it, and holds no lock then.
     std::function<void()> finish;
@@ -66,6 +69,7 @@ class WorkShm : public c10d::Work
 
   private:
     bool isServed();
+    [[noreturn]] void failNow(shc_status status);
     std::string waitUnserved();
     void settle(c10::ivalue::Future &future, const std::string &why) const;
 

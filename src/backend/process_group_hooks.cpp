@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: BSD-3-Clause
+// When a group calls its abort hooks.
+#include "backend/process_group_shm.hpp"
+
+namespace shmcoll
+{
+
+std::string ProcessGroupShm::tellHooks(shc_status status)
+{
+    std::string text = shc_error_text(); // getError() changes it
+    if (hooks_->any() && mayBeAFailure(status) && getError() != c10d::ErrorType::SUCCESS)
+        hooks_->run(false); // the flight recorder's takes a second, and a death is told at once
+    return text;
+}
+
+std::shared_ptr<Flight> ProcessGroupShm::flightOf(const Call &call) const
+{
+    auto flight = std::make_shared<Flight>();
+    flight->outputs = call.outputs.vec();
+    flight->finish = call.finish;
+    flight->tensors = call.tensors();
+    flight->abortHooks = hooks_;
+    flight->failsGroup = !call.isMessage();
+    return flight;
+}
+
+} // namespace shmcoll
