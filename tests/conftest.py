@@ -34,8 +34,8 @@ def pytest_configure(config: Any) -> None:
 
 
 def _names(item: Any) -> set[str]:
-    """The test with its parameters, and without: then all of them are meant."""
-    return {item.name, item.name.partition("[")[0]}
+    """The test with its parameters; without, then all of them are meant; and its file."""
+    return {item.name, item.name.partition("[")[0], item.path.name}
 
 
 def pytest_collection_modifyitems(config: Any, items: list[Any]) -> None:

@@ -92,7 +92,7 @@ def make_reconfigurable(
     store: Store, rank: int, size: int, options: Any, host: str, pid: int
 ) -> Any:
     """Makes a backend without ranks, which gets them by reconfigure(); waits for nobody."""
-    group: Any = _ProcessGroup(store, rank, size)
+    group: Any = ProcessGroup(store, rank, size)
     _OPERATORS.attach_reconfigurable(
         group.boxed(),
         _milliseconds(options._timeout),

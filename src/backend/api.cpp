@@ -4,11 +4,11 @@
 #include "backend/api.hpp"
 
 #include "backend/fabric.hpp"
+#include "backend/forks.hpp"
 #include "backend/process_group_shm.hpp"
 #include "backend/python.hpp"
 #include "backend/reconfigurable.hpp"
 #include "backend/store_bootstrap.hpp"
-#include "backend/window.hpp"
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/library.h>
@@ -20,10 +20,9 @@ void shmcoll_set_main_thread(unsigned long ident)
 
 void shmcoll_after_fork_in_child()
 {
+    shmcoll::forks++;
     shmcoll::forgetParentsFutures();
-    shmcoll::forgetParentsWindows();
     shmcoll::Engine::forgetParents();
-    shmcoll::ReconfigurableGroup::forgetParents();
     shmcoll::StoreBootstrap::forgetParentsFileWrites();
     shmcoll::renewPythonInChild();
 }

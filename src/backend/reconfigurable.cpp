@@ -3,6 +3,7 @@
 
 #include "backend/convert.hpp"
 #include "backend/error.hpp"
+#include "backend/forks.hpp"
 #include "backend/python.hpp"
 
 #include <ATen/ops/empty.h>
@@ -16,8 +17,6 @@ namespace
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-std::atomic<int> forks{0}; // before this process
 
 constexpr const char *kHow =
     "give all ranks the handles of all ranks (dist._get_reconfigure_handle()), and let each call "
@@ -102,11 +101,6 @@ std::string ReconfigurableGroup::handle() const
     checkProcess();
     const std::lock_guard<std::mutex> guard(lock_);
     return own_.text();
-}
-
-void ReconfigurableGroup::forgetParents()
-{
-    forks++;
 }
 
 // A child's handle would name its parent.

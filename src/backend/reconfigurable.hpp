@@ -27,9 +27,6 @@ class SHMCOLL_EXPORT ReconfigurableGroup : public c10d::Backend
                         c10::intrusive_ptr<GroupOptions> options, const std::string &host,
                         int64_t pid);
 
-    // In a forked child: the groups of its parent are not its own.
-    static void forgetParents();
-
     // The group of now; `what` is the call that wants it. Throws if there is none.
     Inner current(const char *what);
 
@@ -135,6 +132,14 @@ class SHMCOLL_EXPORT ReconfigurableGroup : public c10d::Backend
     bool supportsSplitting() const override
     {
         return true;
+    }
+    bool supportsWindow() const override
+    {
+        return true;
+    }
+    c10::intrusive_ptr<c10d::Window> new_window(const std::optional<at::Tensor> &tensor) override
+    {
+        return current("new_window")->new_window(tensor);
     }
 #endif
 #if SHMCOLL_TORCH_AT_LEAST(2, 14)

@@ -3,7 +3,9 @@
 
 #include "backend/convert.hpp"
 #include "backend/error.hpp"
+#include "backend/forks.hpp"
 #include "backend/memory.hpp"
+#include "backend/reconfigurable.hpp"
 #include "shm/shmcoll_memory.h"
 
 #include <c10/core/InferenceMode.h>
@@ -22,8 +24,6 @@ namespace
 constexpr char kMagic[8] = "shcwin1";
 constexpr int kMostDimensions = 16;
 constexpr const char *kRegister = "tensor_register";
-
-std::atomic<int> forks{0}; // of which this process is the child
 
 bool isIn(const at::Tensor &tensor, size_t bytes)
 {
@@ -92,11 +92,6 @@ struct Window::Said {
         return made;
     }
 };
-
-void forgetParentsWindows()
-{
-    forks++;
-}
 
 Window::Window(c10::intrusive_ptr<ProcessGroupShm> group)
     : group_(std::move(group)), number_(group_->numberWindow()), forks_(forks.load())
@@ -273,8 +268,7 @@ using Milliseconds = std::chrono::milliseconds;
 
 WindowPtr newWindow(const Group &group)
 {
-    const auto backend = group->getBackend(c10::DeviceType::CPU);
-    auto ours = c10::dynamic_intrusive_pointer_cast<ProcessGroupShm>(backend);
+    auto ours = shmOf(group->getBackend(c10::DeviceType::CPU), "new_window");
     TORCH_CHECK_VALUE(ours, "shmcoll: new_window: the group's backend is another one");
     return c10::make_intrusive<Window>(std::move(ours));
 }

@@ -52,7 +52,4 @@ class Window : public torch::CustomClassHolder
     std::vector<at::Tensor> mapped_; // by rank; empty: there is no tensor
 };
 
-// In a forked child: it has no mapping of its parent's.
-void forgetParentsWindows();
-
 } // namespace shmcoll

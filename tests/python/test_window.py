@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 import shmcoll
+from features import needs
 from ranks import Rank, leftovers, outcomes, run, seconds
 
 
@@ -262,14 +263,11 @@ def test_a_sub_group_has_windows_of_its_own() -> None:
     run(3, body)
 
 
+@needs(hasattr(dist, "_new_window"), "windows")
 def test_torchs_own_door() -> None:
-    """From torch 2.15 on: torch.distributed._new_window."""
-
     def body(rank: Rank) -> None:
         rank.init()
         opened: Any = dist
-        if not hasattr(opened, "_new_window"):
-            return
         assert opened._supports_window()
         window = opened._new_window(torch.zeros(2))
         window.put(torch.ones(1), after(rank), rank.rank, False)
