@@ -11,6 +11,29 @@ namespace shmcoll
 namespace
 {
 
+// Never destructed: threads use it while the process ends.
+struct Running {
+    Condition change; // guards what follows
+    int threads = 0;
+    bool closed = false;
+};
+
+Running *running = new Running;
+
+bool enter()
+{
+    const Condition::Guard guard(running->change);
+    running->threads += !running->closed;
+    return !running->closed;
+}
+
+void leave()
+{
+    const Condition::Guard guard(running->change);
+    running->threads--;
+    running->change.wake();
+}
+
 thread_local bool insideHook = false; // a hook that aborts the group must not wait for itself
 
 // A thread has the signals of the one that starts it.
@@ -98,17 +121,33 @@ void AbortHooks::run(bool wait)
                             .c_str());
 }
 
+void AbortHooks::finishAll()
+{
+    const Condition::Guard guard(running->change);
+    running->closed = true;
+    running->change.waitFor(kPatience, [] { return running->threads == 0; });
+}
+
+void AbortHooks::forgetParents()
+{
+    running = new Running;
+}
+
 bool AbortHooks::start(std::vector<Shared> hooks)
 {
     const SignalsBlocked blocked;
+    if (!enter())
+        return false;
     try {
         std::thread([self = shared_from_this(), all = std::move(hooks)] {
             insideHook = true;
             self->runAll(all);
             self->end();
+            leave();
         }).detach();
         return true;
     } catch (const std::exception &error) {
+        leave();
         shc_log_warning(("the abort hooks of the group \"" + group_ +
                          "\" cannot run: there is no thread: " + error.what())
                             .c_str());

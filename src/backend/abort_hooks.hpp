@@ -45,6 +45,13 @@ class SHMCOLL_EXPORT AbortHooks : public std::enable_shared_from_this<AbortHooks
     // that would end the process does not do it in the middle of one.
     void run(bool wait);
 
+    // The process ends: no hook begins from now on, and those that run have kPatience to end. A hook may need the
+    // interpreter: without its lock, and before it ends.
+    static void finishAll();
+
+    // In a forked child: the threads of its parent are not in it.
+    static void forgetParents();
+
   private:
     bool start(std::vector<Shared> hooks);
     void runAll(const std::vector<Shared> &hooks) const;

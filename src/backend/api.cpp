@@ -21,6 +21,7 @@ void shmcoll_set_main_thread(unsigned long ident)
 void shmcoll_after_fork_in_child()
 {
     shmcoll::forks++;
+    shmcoll::AbortHooks::forgetParents();
     shmcoll::forgetParentsFutures();
     shmcoll::Engine::forgetParents();
     shmcoll::StoreBootstrap::forgetParentsFileWrites();
@@ -32,6 +33,7 @@ void shmcoll_leave(int forget_python)
     shmcoll::leaveProcess(forget_python != 0, [] {
         shmcoll::failOpenFutures();
         shmcoll::StoreBootstrap::finishFileWrites();
+        shmcoll::AbortHooks::finishAll();
     });
 }
 

@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import os
+import pathlib
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -182,15 +185,43 @@ def test_a_second_thread_waits_for_those_that_run() -> None:
 def test_one_that_blocks_holds_up_no_call_that_fails() -> None:
     def body(rank: Rank) -> float:
         backend = rank.group(timeout=1.0)
-        backend._add_abort_hook(0, threading.Event().wait)
+        over = threading.Event()
+        backend._add_abort_hook(0, over.wait)
         began = time.monotonic()
         if rank.rank == 0:
             told(lambda: sum_now(backend))
         took = time.monotonic() - began
         rank.sync()
+        over.set()
         return took
 
     assert max(run(2, body)) < 8
+
+
+ENDS_AT_ONCE = """
+import os, pathlib, sys, time, torch, torch.distributed as dist, shmcoll
+from shmcoll import _backend
+rank, directory = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+store = dist.FileStore(str(directory / "store"), 2)
+backend = _backend.make_anywhere(store, rank, 2, shmcoll.Options())
+if rank == 1:
+    os._exit(0)
+def hook():
+    time.sleep(0.5)
+    (directory / "written").write_text("")
+backend._add_abort_hook(0, hook)
+try:
+    backend.allreduce([torch.ones(4)]).wait()
+except dist.DistBackendError:
+    sys.exit(5)
+"""
+
+
+def test_a_process_that_ends_waits_for_those_that_run(tmp_path: pathlib.Path) -> None:
+    command = [sys.executable, "-c", ENDS_AT_ONCE]
+    both = [subprocess.Popen([*command, str(rank), str(tmp_path)]) for rank in (0, 1)]
+    assert [one.wait(60) for one in both] == [5, 0]
+    assert (tmp_path / "written").exists()
 
 
 @pytest.mark.long
