@@ -60,4 +60,4 @@ def test_a_program_runs_on_two_ranks(program: str, tmp_path: Path) -> None:
 
 
 def test_there_are_programs() -> None:
-    assert len(PROGRAMS) == 7
+    assert len(PROGRAMS) == 8
