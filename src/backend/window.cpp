@@ -169,11 +169,13 @@ bool Window::hasTensor() const
 void Window::deregister()
 {
     checkProcess("tensor_deregister");
+    std::vector<at::Tensor> mapped; // are freed without the lock: that may want Python's
     {
         const std::lock_guard<std::mutex> guard(lock_);
-        TORCH_CHECK_VALUE(!mapped_.empty(), "shmcoll: tensor_deregister: the window has no tensor");
-        mapped_.clear();
+        mapped.swap(mapped_);
     }
+    TORCH_CHECK_VALUE(!mapped.empty(), "shmcoll: tensor_deregister: the window has no tensor");
+    mapped.clear();
     group_->barrierNow();
     group_->keepForWindow(number_, {});
 }
@@ -229,11 +231,9 @@ int ProcessGroupShm::numberWindow()
 
 void ProcessGroupShm::keepForWindow(int number, const at::Tensor &tensor)
 {
+    at::Tensor old; // is freed without the lock: that may want Python's
     const std::lock_guard<std::mutex> guard(windowsLock_);
-    if (tensor.defined())
-        windowTensors_[number] = tensor;
-    else
-        windowTensors_.erase(number);
+    old = std::exchange(windowTensors_[number], tensor);
 }
 
 // A tag that is negative is no user's.
