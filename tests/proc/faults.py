@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 import ranks
+from ranks import told  # noqa: F401
 from metronome import beats, clock_ns
 
 TOLD_MS = 100.0  # a death, to every survivor
@@ -40,15 +41,6 @@ def mark(rank: ranks.Rank) -> None:
 
 def since_ms(rank: ranks.Rank) -> float:
     return (clock_ns() - rank.board[MOMENT]) / 1e6
-
-
-def told(call: Callable[[], Any], kind: type[Exception] = dist.DistBackendError) -> str:
-    """The text of the error that the call must raise."""
-    try:
-        call()
-    except kind as error:
-        return str(error)
-    raise AssertionError("the call raised nothing")
 
 
 def took_ms(call: Callable[[], Any]) -> float:

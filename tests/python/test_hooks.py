@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -20,16 +19,10 @@ import torch.distributed as dist
 import ranks
 import shmcoll
 from features import needs
-from ranks import Rank, run, seconds
+from ranks import Rank, run, seconds, told, wait_until
 
 needs_hooks = needs(hasattr(dist.ProcessGroup, "register_abort_hook"), "abort hooks")
 needs_call_hooks = needs(hasattr(dist.ProcessGroup, "register_pre_hook"), "pre and post hooks")
-
-
-def told(call: Callable[[], Any]) -> str:
-    with pytest.raises(dist.DistBackendError) as error:
-        call()
-    return str(error.value)
 
 
 def sum_now(backend: Any) -> None:
@@ -38,13 +31,6 @@ def sum_now(backend: Any) -> None:
     work = backend.allreduce([torch.ones(4)], options)
     if work is not None:
         work.wait()
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + ranks.LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("how", ["now", "work", "barrier"])
@@ -69,7 +55,7 @@ def test_they_run_once_when_a_call_fails(how: str) -> None:
         }
         if rank.rank == 0:
             assert "waiting for rank 1" in told(calls[how])
-            wait_for(lambda: len(seen) == 2)
+            wait_until(lambda: len(seen) == 2)
             assert seen == [("a", True), ("b", True)]
             told(calls["now"])
             backend.abort()
@@ -89,7 +75,7 @@ def test_they_run_when_a_rank_dies_and_tell_the_error_all_the_same() -> None:
         if rank.rank == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         text = told(lambda: sum_now(backend))
-        wait_for(lambda: bool(seen))
+        wait_until(lambda: bool(seen))
         return text, seen
 
     ended = ranks.outcomes(3, body)
@@ -130,7 +116,7 @@ def test_one_that_throws_hides_nothing() -> None:
         backend._add_abort_hook(0, throws)
         backend._add_abort_hook(1, lambda: seen.append(2))
         text = told(lambda: sum_now(backend)) if rank.rank == 0 else ""
-        wait_for(lambda: rank.rank == 1 or len(seen) == 2)
+        wait_until(lambda: rank.rank == 1 or len(seen) == 2)
         rank.sync()
         return text, seen
 
@@ -245,8 +231,8 @@ def test_a_future_that_fails_calls_them() -> None:
         backend._add_abort_hook(0, lambda: seen.append(1))
         if rank.rank == 0:
             future = backend.allreduce([torch.ones(4)]).get_future()
-            wait_for(future.done)
-            wait_for(lambda: seen == [1])
+            wait_until(future.done)
+            wait_until(lambda: seen == [1])
         rank.sync()
         return len(seen)
 

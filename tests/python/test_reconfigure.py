@@ -12,7 +12,6 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from torch._C._distributed_c10d import ErrorType
 import ranks
 import shmcoll
 from features import needs
-from ranks import Rank, run, seconds
+from ranks import Rank, run, seconds, survivors, told, wait_until
 
 needs_reconfigure = needs(hasattr(dist, "_reconfigure"), "_reconfigure")
 SOURCES = pathlib.Path(__file__).resolve().parents[2] / "src/backend"
@@ -56,31 +55,6 @@ class Group:
         self.backend.allreduce([tensor]).wait()
         assert (tensor == tensor[0]).all()
         return tensor[0].item()
-
-
-def told(call: Callable[[], Any], kind: type[Exception] = dist.DistBackendError) -> str:
-    with pytest.raises(kind) as error:
-        call()
-    return str(error.value)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + ranks.LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def outcomes(world: int, body: Callable[[Rank], Any], killed: tuple[int, ...] = ()) -> list[Any]:
-    """What the ranks return that are not killed."""
-    ended = ranks.outcomes(world, body)
-    for outcome in ended:
-        if outcome.rank in killed:
-            assert outcome.exit == -signal.SIGKILL, ranks.describe(outcome)
-        else:
-            assert outcome.ok, ranks.describe(outcome)
-    assert ranks.leftovers() == []
-    return [outcome.value for outcome in ended if outcome.rank not in killed]
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 4])
@@ -155,7 +129,9 @@ def test_the_survivors_go_on_and_a_new_process_joins(world: int) -> None:
         group.all_join(3, now)
         return group.sum(float(rank.rank))
 
-    assert outcomes(world + 1, body, killed=(world - 1,)) == [sum(range(world - 1)) + world] * world
+    assert (
+        survivors(world + 1, body, killed=(world - 1,)) == [sum(range(world - 1)) + world] * world
+    )
 
 
 def test_ranks_that_are_left_out_are_told() -> None:
@@ -220,10 +196,10 @@ def test_one_that_dies_meanwhile_is_named() -> None:
             rank.board[0] = os.getpid()
             rank.board[1] = 1
             os.kill(os.getpid(), signal.SIGKILL)
-        wait_for(lambda: bool(rank.board[1]))
+        wait_until(lambda: bool(rank.board[1]))
         return told(lambda: group.change(2, handles, 3.0)), rank.board[0]
 
-    for text, _pid in outcomes(3, body, killed=(1,)):
+    for text, _pid in survivors(3, body, killed=(1,)):
         assert "rank 1" in text, text
 
 
@@ -324,7 +300,7 @@ def test_a_call_that_is_under_way_ends() -> None:
             before = sequence()
             thread = threading.Thread(target=lambda: texts.append(told(lambda: group.sum(1.0))))
             thread.start()
-            wait_for(lambda: sequence() > before)  # it is inside
+            wait_until(lambda: sequence() > before)  # it is inside
             works = [group.backend.allreduce([tensor]), group.backend.recv([torch.ones(3)], 1, 7)]
             rank.sync()
             group.change(2, handles)
@@ -366,7 +342,7 @@ def test_two_threads_cannot_change_at_once() -> None:
         if rank.rank == 0:
             thread = threading.Thread(target=group.change, args=(1, handles))
             thread.start()
-            wait_for(lambda: "under way" in told(lambda: group.sum(1.0)))
+            wait_until(lambda: "under way" in told(lambda: group.sum(1.0)))
             texts = [told(lambda: group.change(2, handles)), told(lambda: group.sum(1.0))]
             rank.sync()
             thread.join()
@@ -517,7 +493,7 @@ def test_torchs_functions_shrink_and_grow(world: int) -> None:
         dist.destroy_process_group()
         return seen
 
-    ended = outcomes(world + 1, body, killed=(0,))
+    ended = survivors(world + 1, body, killed=(0,))
     last = (world, world, world)
     for rank, seen in enumerate(ended[:-1], 1):
         assert seen == [(rank, world, world), (rank - 1, world - 1, world - 1), last]

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ import ranks
 import shmcoll
 import shmcoll._shrink
 from features import needs
-from ranks import Rank, run, seconds
+from ranks import Rank, run, seconds, survivors, told
 
 needs_shrink = needs(hasattr(dist, "shrink_group"), "shrink_group")
 needs_merge = needs(hasattr(dist.ProcessGroup, "merge_remote_group"), "merge_remote_group")
@@ -39,37 +38,14 @@ def total(group: dist.ProcessGroup | None, value: float) -> float:
     return mine[0].item()
 
 
-def told(call: Callable[[], Any]) -> str:
-    with pytest.raises(dist.DistBackendError) as error:
-        call()
-    return str(error.value)
-
-
 def wait_for(rank: Rank, *words: int) -> None:
-    deadline = time.monotonic() + ranks.LIMIT_S
-    while not all(rank.board[word] for word in words):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    ranks.wait_until(lambda: all(rank.board[word] for word in words))
 
 
 def first_round() -> dist.Store:
     """What the ranks of the default group tell one another in it."""
     prefix = f"shmcoll/shrink/{shmcoll.describe(internals=True)['id']}/0"
     return dist.PrefixStore(prefix, dist.group.WORLD.get_group_store())
-
-
-def survivors(
-    world: int, body: Callable[[Rank], Any], victims: list[int], **more: Any
-) -> list[Any]:
-    """What the ranks return that are not killed."""
-    ended = ranks.outcomes(world, body, **more)
-    for outcome in ended:
-        if outcome.rank in victims:
-            assert outcome.exit == -signal.SIGKILL, ranks.describe(outcome)
-        else:
-            assert outcome.ok, ranks.describe(outcome)
-    assert ranks.leftovers() == []
-    return [outcome.value for outcome in ended if outcome.rank not in victims]
 
 
 @pytest.mark.parametrize("store", ["tcp", "file"])

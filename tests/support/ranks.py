@@ -37,7 +37,7 @@ import tempfile
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -395,6 +395,36 @@ def run(world: int, body: Callable[..., Any], *args: Any, **options: Any) -> lis
     if bad:
         raise Failed("\n".join(describe(outcome) for outcome in bad))
     return [outcome.value for outcome in ended]
+
+
+def survivors(
+    world: int, body: Callable[..., Any], killed: Collection[int] = (), **options: Any
+) -> list[Any]:
+    """What the ranks return that are not killed. Nothing is left over."""
+    ended = outcomes(world, body, **options)
+    for outcome in ended:
+        if outcome.rank in killed:
+            assert outcome.exit == -signal.SIGKILL, describe(outcome)
+        else:
+            assert outcome.ok, describe(outcome)
+    assert leftovers() == []
+    return [outcome.value for outcome in ended if outcome.rank not in killed]
+
+
+def told(call: Callable[[], Any], kind: type[Exception] = dist.DistBackendError) -> str:
+    """The text of the error that the call must raise."""
+    try:
+        call()
+    except kind as error:
+        return str(error)
+    raise AssertionError("the call raised nothing")
+
+
+def wait_until(there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def describe(outcome: Outcome) -> str:
