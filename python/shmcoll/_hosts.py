@@ -241,7 +241,7 @@ def _meet(group: Any, rank: int, members: list[int], options: Any, rails: int) -
     """Meets the other ranks, and returns the lines of key=value about this rank's place; rails: -1: refuses."""
     text: str = _OPERATORS.meet_hosts(
         group.boxed(),
-        options._timeout // datetime.timedelta(milliseconds=1),
+        _options.milliseconds(options._timeout),
         members,
         {
             "name": options.group_name,

@@ -12,18 +12,14 @@ from torch._C._distributed_c10d import Backend, ProcessGroup, Store
 
 from shmcoll import _options
 from shmcoll._boxed import boxed
-from shmcoll._options import Options
+from shmcoll._options import Options, milliseconds
 
 _CPU = torch.device("cpu")
 _OPERATORS: Any = torch.ops.shmcoll
 
 
-def _milliseconds(timeout: datetime.timedelta) -> int:
-    return timeout // datetime.timedelta(milliseconds=1)
-
-
 def _check_options(timeout: datetime.timedelta, tuning: str) -> None:
-    _OPERATORS.check_options(_milliseconds(timeout), tuning)
+    _OPERATORS.check_options(milliseconds(timeout), tuning)
 
 
 _options.check = _check_options
@@ -55,7 +51,7 @@ def _set_default_timeout(backend: Any, timeout: datetime.timedelta) -> None:
     if hasattr(backend, "set_timeout"):
         backend.set_timeout(timeout)
     else:  # before torch 2.9
-        _OPERATORS.set_timeout(boxed(backend), _milliseconds(timeout))
+        _OPERATORS.set_timeout(boxed(backend), milliseconds(timeout))
 
 
 def _perform_nocolor_split(_backend: Any, _device: torch.device) -> None:
@@ -79,7 +75,7 @@ def make(store: Store, rank: int, size: int, options: Any) -> Any:
     group: Any = ProcessGroup(store, rank, size)
     _OPERATORS.attach(
         group.boxed(),
-        _milliseconds(options._timeout),
+        milliseconds(options._timeout),
         options.group_name,
         list(options.global_ranks_in_group),
         options.tuning,
@@ -95,7 +91,7 @@ def make_reconfigurable(
     group: Any = ProcessGroup(store, rank, size)
     _OPERATORS.attach_reconfigurable(
         group.boxed(),
-        _milliseconds(options._timeout),
+        milliseconds(options._timeout),
         options.group_name,
         options.tuning,
         host,

@@ -24,6 +24,10 @@ _HOSTS_DEFAULTS = {"hosts": "", "engine": "", "rails": 0, "order": "host", "part
 HOSTS_KEYS = tuple(_HOSTS_DEFAULTS)
 
 
+def milliseconds(timeout: datetime.timedelta) -> int:
+    return timeout // datetime.timedelta(milliseconds=1)
+
+
 def check_hosts(hosts: str, engine: str, rails: int, order: str, partials: str) -> None:
     """Raises a ValueError for an option of groups over several hosts that has a wrong value."""
     for name, value, known in (

@@ -11,6 +11,7 @@ import torch.distributed as dist
 
 from shmcoll import _backend, _glue, _load
 from shmcoll._boxed import boxed
+from shmcoll._options import milliseconds
 
 _UNSET_MS = -1  # the group's
 
@@ -19,7 +20,7 @@ def _milliseconds(timeout: datetime.timedelta | None) -> int:
     if timeout is None:
         return _UNSET_MS
     _backend._check_type("timeout", timeout, datetime.timedelta)
-    return timeout // datetime.timedelta(milliseconds=1)
+    return milliseconds(timeout)
 
 
 class Window:
