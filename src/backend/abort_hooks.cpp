@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backend/abort_hooks.hpp"
 
-#include <csignal>
+#include "backend/signals.hpp"
+
 #include <cxxabi.h>
 #include <thread>
 
@@ -35,24 +36,6 @@ void leave()
 }
 
 thread_local bool insideHook = false; // a hook that aborts the group must not wait for itself
-
-// A thread has the signals of the one that starts it.
-class SignalsBlocked
-{
-  public:
-    SignalsBlocked()
-    {
-        sigset_t all;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before_);
-    }
-    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-    SignalsBlocked(const SignalsBlocked &) = delete;
-    SignalsBlocked &operator=(const SignalsBlocked &) = delete;
-
-  private:
-    sigset_t before_;
-};
 
 } // namespace
 

@@ -45,6 +45,17 @@ class SHMCOLL_EXPORT AbortHooks : public std::enable_shared_from_this<AbortHooks
     // that would end the process does not do it in the middle of one.
     void run(bool wait);
 
+    // The text of the calling thread's error. If `status` and the group tell of the group's failure, the hooks begin,
+    // and are not waited for: the flight recorder's takes a second, and a death is told at once.
+    template <class HasFailed>
+    std::string tell(shc_status status, HasFailed hasFailed)
+    {
+        std::string text = shc_error_text(); // to ask the group changes it
+        if (any() && mayBeAFailure(status) && hasFailed())
+            run(false);
+        return text;
+    }
+
     // The process ends: no hook begins from now on, and those that run have kPatience to end. A hook may need the
     // interpreter: without its lock, and before it ends.
     static void finishAll();

@@ -56,6 +56,16 @@ inline uint64_t timeoutNs(std::chrono::milliseconds timeout)
                : 0;
 }
 
+// An operation of which only kind and time-out are known.
+inline shc_op describe(shc_op_kind kind, std::chrono::milliseconds timeout)
+{
+    shc_op op{};
+    op.kind = kind;
+    checkTimeout(timeout);
+    op.timeout_ns = timeoutNs(timeout);
+    return op;
+}
+
 // A group's own: here c10d::kNoTimeout is no limit, and unset is the core's default.
 inline uint64_t groupTimeoutNs(std::chrono::milliseconds timeout)
 {

@@ -7,10 +7,7 @@ namespace shmcoll
 
 std::string ProcessGroupShm::tellHooks(shc_status status)
 {
-    std::string text = shc_error_text(); // getError() changes it
-    if (hooks_->any() && mayBeAFailure(status) && getError() != c10d::ErrorType::SUCCESS)
-        hooks_->run(false); // the flight recorder's takes a second, and a death is told at once
-    return text;
+    return hooks_->tell(status, [this] { return getError() != c10d::ErrorType::SUCCESS; });
 }
 
 std::shared_ptr<Flight> ProcessGroupShm::flightOf(const Call &call) const

@@ -24,15 +24,6 @@ bool isEven(at::TensorList list)
     return true;
 }
 
-shc_op describe(shc_op_kind kind, std::chrono::milliseconds timeout)
-{
-    shc_op op{};
-    op.kind = kind;
-    checkTimeout(timeout);
-    op.timeout_ns = timeoutNs(timeout);
-    return op;
-}
-
 } // namespace
 
 // Begins the event of an operation that ends with this call. Marked like c10d::Work marks its own, so
@@ -568,8 +559,15 @@ ProcessGroupShm::WorkPtr ProcessGroupShm::message(shc_op_kind kind, Tensors &ten
     TORCH_CHECK_VALUE(tag >= 0, "shmcoll: ", name, ": tag ", tag, "; tags begin at 0");
     TORCH_CHECK_VALUE(type != c10d::OpType::RECV || peer >= 0, "shmcoll: recv: the peer ", peer,
                       " is not a rank");
-    TensorViews views(tensors, name);
-    shc_op op = describe(kind, c10d::kUnsetTimeout);
+    return post(kind, tensors, peer, tag, c10d::kUnsetTimeout, type, title);
+}
+
+ProcessGroupShm::WorkPtr ProcessGroupShm::post(shc_op_kind kind, Tensors &tensors, int peer,
+                                               int tag, std::chrono::milliseconds timeout,
+                                               c10d::OpType type, const char *title)
+{
+    TensorViews views(tensors, shc_op_kind_name(kind));
+    shc_op op = describe(kind, timeout);
     setDtype(op, tensors[0].scalar_type());
     op.peer = peer;
     op.tag = tag;

@@ -283,6 +283,8 @@ class SHMCOLL_EXPORT ProcessGroupShm : public c10d::Backend
                      const char *title);
     WorkPtr message(shc_op_kind kind, Tensors &tensors, int peer, int tag, c10d::OpType type,
                     const char *title);
+    WorkPtr post(shc_op_kind kind, Tensors &tensors, int peer, int tag,
+                 std::chrono::milliseconds timeout, c10d::OpType type, const char *title);
     void checkList(at::TensorList list, const at::Tensor &one, const char *op) const;
     at::TensorList rootsList(const std::vector<Tensors> &lists, const at::Tensor &one, int64_t root,
                              const char *op) const;

@@ -144,12 +144,9 @@ class LockAsker
   private:
     enum State { kIdle, kAsked, kAnswered };
 
-    // With all signals blocked, like the threads of the core.
     bool start()
     {
-        sigset_t all, before;
-        sigfillset(&all);
-        pthread_sigmask(SIG_SETMASK, &all, &before);
+        const SignalsBlocked blocked;
         try {
             std::thread thread([this] { serve(); });
             pthread_setname_np(thread.native_handle(), "shc-python");
@@ -157,7 +154,6 @@ class LockAsker
             started_ = true;
         } catch (const std::system_error &) { // asked again at the next signal
         }
-        pthread_sigmask(SIG_SETMASK, &before, nullptr);
         return started_;
     }
 

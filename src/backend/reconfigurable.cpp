@@ -29,15 +29,6 @@ std::string wordsOf(const std::exception &error)
     return text.substr(0, text.find('\n'));
 }
 
-// Done before it is there, as gloo's.
-ReconfigurableGroup::WorkPtr doneWork()
-{
-    auto future =
-        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
-    future->markCompleted(c10::IValue(std::vector<at::Tensor>()));
-    return c10d::Work::create_from_future(future);
-}
-
 // What is left until `end`; a millisecond at least, because 0 is no limit.
 milliseconds leftUntil(std::optional<Clock::time_point> end)
 {
@@ -221,7 +212,7 @@ ReconfigurableGroup::reconfigure(const c10d::ReconfigureOptions &options)
     const auto *set = std::get_if<std::unordered_set<std::string>>(&options.handles);
     change(options.uuid, list ? *list : std::vector<std::string>(set->begin(), set->end()),
            list != nullptr, options.timeout);
-    return doneWork();
+    return endedWork();
 }
 
 #endif

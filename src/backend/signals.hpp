@@ -4,8 +4,29 @@
 // (docs/internals/adr/0015-signals-without-the-lock.md): the operating system's handler of each such
 // signal is wrapped by one that counts, and calls it.
 
+#include <csignal>
+
 namespace shmcoll
 {
+
+// A thread has the signals of the one that starts it: one that is started meanwhile handles none, like the threads of
+// the core.
+class SignalsBlocked
+{
+  public:
+    SignalsBlocked()
+    {
+        sigset_t all;
+        sigfillset(&all);
+        pthread_sigmask(SIG_SETMASK, &all, &before_);
+    }
+    ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+    SignalsBlocked(const SignalsBlocked &) = delete;
+    SignalsBlocked &operator=(const SignalsBlocked &) = delete;
+
+  private:
+    sigset_t before_;
+};
 
 // Wraps the handlers of the signals for which Python has one now. Those that were not wrapped may have
 // been called meanwhile: signalMayBePending() then says so. The interpreter's lock is held, on Python's main

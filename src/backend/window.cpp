@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: BSD-3-Clause
 #include "backend/window.hpp"
 
-#include "backend/convert.hpp"
 #include "backend/error.hpp"
 #include "backend/forks.hpp"
 #include "backend/memory.hpp"
@@ -24,6 +23,7 @@ namespace
 constexpr char kMagic[8] = "shcwin1";
 constexpr int kMostDimensions = 16;
 constexpr const char *kRegister = "tensor_register";
+constexpr const char *kMap = "map_remote_tensor";
 
 bool isIn(const at::Tensor &tensor, size_t bytes)
 {
@@ -112,7 +112,7 @@ void Window::checkRank(int64_t rank, const char *what) const
 }
 
 // Throws on all ranks alike if one of them has failed.
-std::vector<Window::Said> Window::exchange(const Said &own, const char *what) const
+std::vector<Window::Said> Window::exchange(const Said &own) const
 {
     const auto size = static_cast<int64_t>(sizeof own), ranks = int64_t{group_->getSize()};
     std::vector<Said> all(static_cast<size_t>(ranks));
@@ -120,13 +120,13 @@ std::vector<Window::Said> Window::exchange(const Said &own, const char *what) co
                          at::from_blob(const_cast<Said *>(&own), {size}, at::kByte));
     for (size_t rank = 0; rank < all.size(); rank++) {
         all[rank].error[sizeof own.error - 1] = '\0';
-        TORCH_CHECK_VALUE(all[rank].error[0] == '\0', "shmcoll: ", what, ": rank ", rank, ": ",
+        TORCH_CHECK_VALUE(all[rank].error[0] == '\0', "shmcoll: ", kRegister, ": rank ", rank, ": ",
                           all[rank].error);
     }
     return all;
 }
 
-std::vector<at::Tensor> Window::mapAll(std::vector<Said> &said) const
+std::vector<at::Tensor> Window::mapAll(const std::vector<Said> &said) const
 {
     std::vector<at::Tensor> mapped;
     Said own;
@@ -137,7 +137,7 @@ std::vector<at::Tensor> Window::mapAll(std::vector<Said> &said) const
             own.fail(c10::str("the tensor of rank ", rank, ": ", error.what_without_backtrace()));
             break;
         }
-    exchange(own, kRegister);
+    exchange(own);
     return mapped;
 }
 
@@ -152,8 +152,7 @@ void Window::registerTensor(const at::Tensor &tensor, bool owning)
     } catch (const c10::Error &error) {
         own.fail(error.what_without_backtrace());
     }
-    std::vector<Said> said = exchange(own, kRegister);
-    std::vector<at::Tensor> mapped = mapAll(said);
+    std::vector<at::Tensor> mapped = mapAll(exchange(own));
     if (owning)
         group_->keepForWindow(number_, tensor);
     const std::lock_guard<std::mutex> guard(lock_);
@@ -180,9 +179,9 @@ void Window::deregister()
     group_->keepForWindow(number_, {});
 }
 
-at::Tensor Window::map(int64_t rank) const
+at::Tensor Window::map(int64_t rank, const char *what) const
 {
-    checkRank(rank, "map_remote_tensor");
+    checkRank(rank, what);
     const std::lock_guard<std::mutex> guard(lock_);
     TORCH_CHECK_VALUE(!mapped_.empty(), "shmcoll: the window has no tensor; register one before");
     return mapped_[static_cast<size_t>(rank)];
@@ -190,8 +189,7 @@ at::Tensor Window::map(int64_t rank) const
 
 void Window::put(const at::Tensor &tensor, int64_t rank, int64_t offset)
 {
-    checkRank(rank, "put");
-    const at::Tensor there = map(rank);
+    const at::Tensor there = map(rank, "put");
     TORCH_CHECK_TYPE(tensor.defined() && tensor.is_cpu() && tensor.layout() == at::kStrided,
                      "shmcoll: put takes dense CPU tensors");
     TORCH_CHECK_TYPE(tensor.scalar_type() == there.scalar_type(), "shmcoll: put: a tensor of ",
@@ -240,21 +238,11 @@ void ProcessGroupShm::keepForWindow(int number, const at::Tensor &tensor)
 ProcessGroupShm::WorkPtr ProcessGroupShm::signalWindow(shc_op_kind kind, int number, int peer,
                                                        std::chrono::milliseconds timeout)
 {
+    Tensors nothing{at::empty({0}, at::kByte)};
     const bool sends = kind == SHC_SEND;
-    const at::Tensor nothing = at::empty({0}, at::kByte);
-    TensorViews views(nothing, shc_op_kind_name(kind));
-    shc_op op{};
-    op.kind = kind;
-    checkTimeout(timeout);
-    op.timeout_ns = timeoutNs(timeout);
-    setDtype(op, at::kByte);
-    op.peer = peer;
-    op.tag = -1 - number;
-    (sends ? op.input : op.output) = views.view();
-    at::TensorList all(nothing), none;
-    return run({op, sends ? none : all, sends ? all : none, true,
+    return post(kind, nothing, peer, -1 - number, timeout,
                 sends ? c10d::OpType::SEND : c10d::OpType::RECV,
-                sends ? TITLE("signal") : TITLE("wait_signal")});
+                sends ? TITLE("signal") : TITLE("wait_signal"));
 }
 
 /* ---- for Python ---- */
@@ -284,7 +272,7 @@ TORCH_LIBRARY_FRAGMENT(shmcoll, m)
         .def("deregister", [](const WindowPtr &window) { window->deregister(); })
         .def("put", [](const WindowPtr &window, const at::Tensor &tensor, int64_t rank,
                        int64_t offset) { window->put(tensor, rank, offset); })
-        .def("map", [](const WindowPtr &window, int64_t rank) { return window->map(rank); })
+        .def("map", [](const WindowPtr &window, int64_t rank) { return window->map(rank, kMap); })
         .def("signal", [](const WindowPtr &window, int64_t rank,
                           int64_t ms) { return window->sendSignal(rank, Milliseconds(ms)); })
         .def("wait_signal", [](const WindowPtr &window, int64_t rank, int64_t ms) {
@@ -296,16 +284,6 @@ TORCH_LIBRARY_FRAGMENT(shmcoll, m)
 
 namespace
 {
-
-// Ended when it is made.
-class WorkDone : public c10d::Work
-{
-  public:
-    bool isCompleted() override { return true; }
-    bool isSuccess() const override { return true; }
-    bool wait(Milliseconds) override { return true; }
-    void synchronize() override {}
-};
 
 class TorchsWindow : public c10d::Window
 {
@@ -323,9 +301,9 @@ class TorchsWindow : public c10d::Window
                 const c10d::PutOptions &) override
     {
         window_->put(tensor, rank, offset);
-        return c10::make_intrusive<WorkDone>();
+        return endedWork();
     }
-    at::Tensor map_remote_tensor(int64_t rank) override { return window_->map(rank); }
+    at::Tensor map_remote_tensor(int64_t rank) override { return window_->map(rank, kMap); }
     WorkPtr signal(int64_t rank, bool asyncOp, const c10d::SignalOptions &options) override
     {
         return finish(window_->sendSignal(rank, options.timeout), asyncOp);

@@ -28,8 +28,8 @@ class Window : public torch::CustomClassHolder
     // Copies into the tensor of that rank, from that element on.
     void put(const at::Tensor &tensor, int64_t rank, int64_t offset);
 
-    // The tensor of that rank. It stays valid; docs/guide/windows.md says what is in it.
-    at::Tensor map(int64_t rank) const;
+    // The tensor of that rank, for the call of that name. It stays valid; docs/guide/windows.md says what is in it.
+    at::Tensor map(int64_t rank, const char *what) const;
 
     // A message without elements, whose tag is the window's own: what this rank has put before is there when the
     // other one has waited for it.
@@ -41,8 +41,8 @@ class Window : public torch::CustomClassHolder
     bool hasTensor() const;
     void checkRank(int64_t rank, const char *what) const;
     void checkProcess(const char *what) const;
-    std::vector<Said> exchange(const Said &own, const char *what) const;
-    std::vector<at::Tensor> mapAll(std::vector<Said> &said) const;
+    std::vector<Said> exchange(const Said &own) const;
+    std::vector<at::Tensor> mapAll(const std::vector<Said> &said) const;
 
     const c10::intrusive_ptr<ProcessGroupShm> group_;
     const int number_; // in the group

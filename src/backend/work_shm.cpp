@@ -191,16 +191,6 @@ void WorkShm::synchronize()
     wait();
 }
 
-// Throws the error of the wait. If the group has failed, its hooks begin, and are not waited for.
-void WorkShm::failNow(shc_status status)
-{
-    const std::string text = shc_error_text(); // shc_comm_error() changes it
-    AbortHooks &hooks = *flight_->abortHooks;
-    if (hooks.any() && mayBeAFailure(status) && shc_comm_error(group_.get()) != SHC_OK)
-        hooks.run(false);
-    throwStatus(status, text);
-}
-
 bool WorkShm::wait(std::chrono::milliseconds timeout)
 {
     shc_status status;
@@ -210,7 +200,8 @@ bool WorkShm::wait(std::chrono::milliseconds timeout)
         stayOutOfDyingPython(); // torch released the lock, so ~GilRelease does not look
     }
     if (status != SHC_OK) [[unlikely]]
-        failNow(status);
+        throwStatus(status, flight_->abortHooks->tell(
+                                status, [this] { return shc_comm_error(group_.get()) != SHC_OK; }));
     flight_->finishOnce();
     return true;
 }
@@ -274,6 +265,14 @@ c10::intrusive_ptr<c10::ivalue::Future> WorkShm::getFuture()
     else
         remember(flight_);
     return flight_->future;
+}
+
+c10::intrusive_ptr<c10d::Work> endedWork()
+{
+    auto future =
+        c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    future->markCompleted(c10::IValue(std::vector<at::Tensor>()));
+    return c10d::Work::create_from_future(future);
 }
 
 void forgetParentsFutures()

@@ -69,7 +69,6 @@ class WorkShm : public c10d::Work
 
   private:
     bool isServed();
-    [[noreturn]] void failNow(shc_status status);
     std::string waitUnserved();
     void settle(c10::ivalue::Future &future, const std::string &why) const;
 
@@ -79,6 +78,9 @@ class WorkShm : public c10d::Work
     uint64_t sequence_ = 0;
     std::function<int(int)> rankOf_; // empty: they are the same
 };
+
+// A Work that has ended when it is made, without a result.
+c10::intrusive_ptr<c10d::Work> endedWork();
 
 // In a forked child: the parent's are not its own, and the lock of their list may be held for ever.
 void forgetParentsFutures();
